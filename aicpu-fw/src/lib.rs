@@ -1,0 +1,2 @@
+//! Device firmware as a library, generic over one `Platform`.
+#![no_std]

@@ -1,0 +1,11 @@
+//! Host library of Sluice.
+//!
+//! Layers, each importing only those above it:
+//! `device` → `neff` → `kbl` → `dfx` → `capture` → `export`.
+
+pub mod capture;
+pub mod device;
+pub mod dfx;
+pub mod export;
+pub mod kbl;
+pub mod neff;

@@ -1,0 +1,1 @@
+//! Whole-system tests of Sluice and the tools they share.

@@ -1,0 +1,3 @@
+//! The one command to remember.
+
+fn main() {}
