@@ -1,0 +1,74 @@
+//! `cargo xtask run`: from a built tree or a fresh clone to a report and a trace.
+
+use std::ffi::{OsStr, OsString};
+use std::process::ExitCode;
+
+use crate::workspace;
+
+/// Loads a model, executes it while everything is recorded, and writes report, capture and trace.
+///
+/// All arguments go to `sluice run`; `--out` defaults to `target/sluice/latest`.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    /// Arguments of `sluice run`.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    forwarded: Vec<OsString>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut command = workspace::cargo();
+    command.args(["run", "--release", "--package", "sluice-host", "--bin", "sluice", "--", "run"]);
+    if option(&args.forwarded, "--out").is_none() {
+        command.arg("--out").arg(default_out());
+    }
+    command.args(&args.forwarded);
+    Err(workspace::exec(command))
+}
+
+/// `target/sluice/latest` of the workspace, relative when the caller stands in its root.
+fn default_out() -> OsString {
+    let root = workspace::root();
+    let relative = OsStr::new("target/sluice/latest");
+    match std::env::current_dir() {
+        Ok(here) if here == root => relative.to_owned(),
+        _ => root.join(relative).into_os_string(),
+    }
+}
+
+/// The value of `--name VALUE` or `--name=VALUE`; the last one wins.
+fn option<'a>(arguments: &'a [OsString], name: &str) -> Option<&'a OsStr> {
+    let mut found = None;
+    for (index, argument) in arguments.iter().enumerate() {
+        if argument == name {
+            found = arguments.get(index + 1).map(OsString::as_os_str);
+        } else if let Some(value) =
+            argument.to_str().and_then(|text| text.strip_prefix(name)?.strip_prefix('='))
+        {
+            found = Some(OsStr::new(value));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn both_spellings_of_an_option_are_found() {
+        let line = arguments("--executions 3 --out=a --device sim --outer b");
+        assert_eq!(option(&line, "--out"), Some(OsStr::new("a")));
+        assert_eq!(option(&line, "--device"), Some(OsStr::new("sim")));
+        assert_eq!(option(&line, "--model"), None);
+    }
+
+    #[test]
+    fn the_last_of_a_repeated_option_wins() {
+        assert_eq!(option(&arguments("--out a --out=b"), "--out"), Some(OsStr::new("b")));
+    }
+}
