@@ -1,0 +1,327 @@
+//! Memory that is mapped into this address space and shared with other threads or processes: atomics for words and
+//! tables, plain copies for payload.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::{CopyMemory, DevAddr, Fault, Memory, Window, Word, Words};
+
+/// Where device addresses lie in this address space.
+///
+/// # Safety
+/// For every range for which [`resolve`](Backing::resolve) returns a pointer, that pointer must stay valid for reads and
+/// writes of the whole range while this value or any clone of it lives, must have the alignment of the device address
+/// modulo 64, and the bytes must not be reached through Rust references elsewhere.
+pub unsafe trait Backing: Clone {
+    /// The host pointer of `bytes` bytes at `at`, or `None` if any of them is outside.
+    fn resolve(&self, at: DevAddr, bytes: u64) -> Option<NonNull<u8>>;
+}
+
+/// A contiguous range of host memory that stands for device addresses from `base` on. Who owns the memory is `K`'s affair:
+/// a token whose clones keep it alive (`Arc<…>`, `&'static …`, `&'a [Cell<u8>]`).
+#[derive(Clone, Debug)]
+pub struct Slab<K> {
+    start: NonNull<u8>,
+    bytes: u64,
+    base: DevAddr,
+    _keep: K,
+}
+
+// SAFETY: a slab is an address range plus its keep-alive token; all accesses go through atomics or through windows whose
+// exclusive ownership the ring protocol grants (see `RawWindow`).
+unsafe impl<K: Send> Send for Slab<K> {}
+// SAFETY: as above; `&Slab` only computes addresses.
+unsafe impl<K: Sync> Sync for Slab<K> {}
+
+impl<K: Clone> Slab<K> {
+    /// The `bytes` bytes from `start`, seen by the device at `base`.
+    ///
+    /// # Safety
+    /// The range must be valid for reads and writes while any clone of `keep` lives, `start` and `base` must agree modulo
+    /// 64, and no Rust reference to the bytes may exist meanwhile.
+    pub unsafe fn new(start: NonNull<u8>, bytes: u64, base: DevAddr, keep: K) -> Self {
+        assert_eq!(start.as_ptr() as u64 % 64, base.0 % 64, "host and device address must agree modulo 64");
+        Self { start, bytes, base, _keep: keep }
+    }
+
+    /// First device address.
+    pub fn base(&self) -> DevAddr {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+// SAFETY: `Slab::new`'s caller guaranteed the range for as long as the token lives, and each clone carries the token.
+unsafe impl<K: Clone> Backing for Slab<K> {
+    fn resolve(&self, at: DevAddr, bytes: u64) -> Option<NonNull<u8>> {
+        let offset = at.0.checked_sub(self.base.0)?;
+        let end = offset.checked_add(bytes)?;
+        if end > self.bytes {
+            return None;
+        }
+        // SAFETY: `offset <= self.bytes`, inside the range that `Slab::new`'s caller guaranteed.
+        Some(unsafe { self.start.add(offset as usize) })
+    }
+}
+
+/// Mapped device memory.
+#[derive(Clone, Debug)]
+pub struct Mapped<B> {
+    backing: B,
+}
+
+impl<B: Backing> Mapped<B> {
+    /// Memory behind `backing`.
+    pub fn new(backing: B) -> Self {
+        Self { backing }
+    }
+
+    /// The backing, for its own queries.
+    pub fn backing(&self) -> &B {
+        &self.backing
+    }
+
+    fn aligned(&self, at: DevAddr, bytes: u64) -> Result<NonNull<u8>, Fault> {
+        if !at.0.is_multiple_of(4) {
+            return Err(Fault::Misaligned { at, align: 4 });
+        }
+        self.backing.resolve(at, bytes).ok_or(Fault::OutOfRange { at, bytes })
+    }
+}
+
+impl<B: Backing> Memory for Mapped<B> {
+    type Word = AtomicWord<B>;
+    type Words = AtomicWords<B>;
+    type Window = RawWindow<B>;
+
+    fn word(&self, at: DevAddr) -> Result<AtomicWord<B>, Fault> {
+        let cell = self.aligned(at, 4)?.cast();
+        Ok(AtomicWord { cell, _keep: self.backing.clone() })
+    }
+
+    fn words(&self, at: DevAddr, count: u32) -> Result<AtomicWords<B>, Fault> {
+        let first = self.aligned(at, u64::from(count) * 4)?.cast();
+        Ok(AtomicWords { first, count, _keep: self.backing.clone() })
+    }
+
+    fn window(&self, at: DevAddr, bytes: u32) -> Result<RawWindow<B>, Fault> {
+        let start = self.aligned(at, u64::from(bytes))?;
+        Ok(RawWindow { start, bytes, _keep: self.backing.clone() })
+    }
+}
+
+impl<B: Backing> CopyMemory for Mapped<B> {
+    fn copy(&self, from: DevAddr, to: DevAddr, bytes: u64) -> Result<(), Fault> {
+        let source = self.backing.resolve(from, bytes).ok_or(Fault::OutOfRange { at: from, bytes })?;
+        let target = self.backing.resolve(to, bytes).ok_or(Fault::OutOfRange { at: to, bytes })?;
+        // SAFETY: both ranges were resolved by the backing, which vouches for them; `copy` allows overlap. Device programs
+        // order their transfers among each other by semaphores and barriers, as on silicon.
+        unsafe { core::ptr::copy(source.as_ptr(), target.as_ptr(), bytes as usize) };
+        Ok(())
+    }
+
+    fn read_bytes(&self, from: DevAddr, into: &mut [u8]) -> Result<(), Fault> {
+        let bytes = into.len() as u64;
+        let source = self.backing.resolve(from, bytes).ok_or(Fault::OutOfRange { at: from, bytes })?;
+        // SAFETY: the backing vouches for the source; `into` is a live exclusive slice of the same length.
+        unsafe { core::ptr::copy_nonoverlapping(source.as_ptr(), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    fn write_bytes(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault> {
+        let len = bytes.len() as u64;
+        let target = self.backing.resolve(to, len).ok_or(Fault::OutOfRange { at: to, bytes: len })?;
+        // SAFETY: the backing vouches for the target; `bytes` is a live slice of the same length outside device memory.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+}
+
+/// A control word in mapped memory.
+#[derive(Clone, Debug)]
+pub struct AtomicWord<K> {
+    cell: NonNull<AtomicU32>,
+    _keep: K,
+}
+
+// SAFETY: the only access is through an `AtomicU32`; the token may move between threads as `K` allows.
+unsafe impl<K: Send> Send for AtomicWord<K> {}
+// SAFETY: as above.
+unsafe impl<K: Sync> Sync for AtomicWord<K> {}
+
+impl<K> AtomicWord<K> {
+    fn cell(&self) -> &AtomicU32 {
+        // SAFETY: the backing resolved four aligned bytes for as long as the token lives.
+        unsafe { self.cell.as_ref() }
+    }
+}
+
+impl<K> Word for AtomicWord<K> {
+    #[inline]
+    fn load_relaxed(&self) -> u32 {
+        self.cell().load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn load_acquire(&self) -> u32 {
+        self.cell().load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store_relaxed(&self, value: u32) {
+        self.cell().store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn store_release(&self, value: u32) {
+        self.cell().store(value, Ordering::Release);
+    }
+}
+
+/// A published table in mapped memory.
+#[derive(Clone, Debug)]
+pub struct AtomicWords<K> {
+    first: NonNull<AtomicU32>,
+    count: u32,
+    _keep: K,
+}
+
+// SAFETY: the only access is through `AtomicU32`s; the token may move between threads as `K` allows.
+unsafe impl<K: Send> Send for AtomicWords<K> {}
+// SAFETY: as above.
+unsafe impl<K: Sync> Sync for AtomicWords<K> {}
+
+impl<K> AtomicWords<K> {
+    fn cell(&self, index: u32) -> Option<&AtomicU32> {
+        if index >= self.count {
+            return None;
+        }
+        // SAFETY: the backing resolved `count` aligned words for as long as the token lives, and `index < count`.
+        Some(unsafe { self.first.add(index as usize).as_ref() })
+    }
+}
+
+impl<K> Words for AtomicWords<K> {
+    #[inline]
+    fn get(&self, index: u32) -> u32 {
+        self.cell(index).map_or(0, |cell| cell.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn set(&self, index: u32, value: u32) {
+        if let Some(cell) = self.cell(index) {
+            cell.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Payload bytes in mapped memory, owned by the holder between the word that handed them over and the word that hands them
+/// on.
+#[derive(Debug)]
+pub struct RawWindow<K> {
+    start: NonNull<u8>,
+    bytes: u32,
+    _keep: K,
+}
+
+// SAFETY: a window is handed over as a whole by the ring protocol: the release store that publishes a buffer happens after
+// the last write of its old owner, and the acquire load that takes it before the first access of the new one.
+unsafe impl<K: Send> Send for RawWindow<K> {}
+
+impl<K> RawWindow<K> {
+    fn at(&self, offset: u32, len: usize) -> Option<NonNull<u8>> {
+        let end = (offset as usize).checked_add(len)?;
+        if end > self.bytes as usize {
+            return None;
+        }
+        // SAFETY: `offset` lies inside the range that the backing resolved.
+        Some(unsafe { self.start.add(offset as usize) })
+    }
+}
+
+impl<K> Window for RawWindow<K> {
+    #[inline]
+    fn write(&mut self, offset: u32, bytes: &[u8]) -> bool {
+        let Some(target) = self.at(offset, bytes.len()) else { return false };
+        // SAFETY: the range was checked; the window's holder owns the bytes by the ring protocol.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        true
+    }
+
+    #[inline]
+    fn read(&self, offset: u32, into: &mut [u8]) -> bool {
+        let Some(source) = self.at(offset, into.len()) else { return false };
+        // SAFETY: as for `write`.
+        unsafe { core::ptr::copy_nonoverlapping(source.as_ptr(), into.as_mut_ptr(), into.len()) };
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::vec::Vec;
+
+    const BASE: DevAddr = DevAddr(0x1_0000_0000);
+
+    #[repr(align(64))]
+    struct Line(#[expect(dead_code, reason = "reached through the slab only")] [u8; 64]);
+
+    fn memory(lines: usize) -> Mapped<Slab<Arc<()>>> {
+        let block: &'static mut [Line] = Vec::from_iter((0..lines).map(|_| Line([0; 64]))).leak();
+        let start = NonNull::from(block).cast();
+        // SAFETY: leaked, so valid for ever, and reached only through the slab from here on.
+        Mapped::new(unsafe { Slab::new(start, lines as u64 * 64, BASE, Arc::new(())) })
+    }
+
+    #[test]
+    fn ranges_are_checked_to_the_last_byte() {
+        let m = memory(2);
+        assert!(m.word(BASE.offset(124)).is_ok());
+        assert_eq!(
+            m.word(BASE.offset(128)).err(),
+            Some(Fault::OutOfRange { at: BASE.offset(128), bytes: 4 })
+        );
+        assert_eq!(m.word(BASE.offset(2)).err(), Some(Fault::Misaligned { at: BASE.offset(2), align: 4 }));
+        assert!(m.word(DevAddr(BASE.0 - 4)).is_err());
+        assert!(m.window(BASE, 128).is_ok());
+        assert!(m.window(BASE.offset(4), 128).is_err());
+        assert!(m.window(DevAddr(u64::MAX - 3), 8).is_err());
+        assert!(m.words(BASE, 33).is_err());
+    }
+
+    #[test]
+    fn words_tables_and_windows_see_the_same_bytes() {
+        let m = memory(2);
+        let table = m.words(BASE, 4).unwrap();
+        let word = m.word(BASE.offset(8)).unwrap();
+        table.set(2, 0x0403_0201);
+        assert_eq!(word.load_acquire(), 0x0403_0201);
+        table.set(4, 7);
+        assert_eq!(table.get(4), 0);
+        let mut window = m.window(BASE, 16).unwrap();
+        let mut bytes = [0; 4];
+        assert!(window.read(8, &mut bytes));
+        assert_eq!(bytes, [1, 2, 3, 4]);
+        assert!(window.write(12, &[9; 4]));
+        assert!(!window.write(13, &[9; 4]));
+        assert_eq!(table.get(3), 0x0909_0909);
+    }
+
+    #[test]
+    fn copies_move_bytes_and_refuse_what_is_outside() {
+        let m = memory(4);
+        m.write_bytes(BASE, &[1, 2, 3, 4, 5]).unwrap();
+        m.copy(BASE, BASE.offset(3), 5).unwrap();
+        let mut back = [0; 8];
+        m.read_bytes(BASE, &mut back).unwrap();
+        assert_eq!(back, [1, 2, 3, 1, 2, 3, 4, 5]);
+        assert!(m.copy(BASE, BASE.offset(254), 5).is_err());
+        assert!(m.copy(BASE.offset(254), BASE, 5).is_err());
+    }
+}
