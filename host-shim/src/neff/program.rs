@@ -1,0 +1,296 @@
+//! What one subgraph of a container says: variables, queues and engines, joined by number and checked.
+//!
+//! ```text
+//! Program ─┬─ vars[var_id]      name, kind, size              what tensors are bound to
+//!          ├─ queues            sorted by name, numbered      where descriptors go
+//!          └─ engines[PE..SP]   instructions ── RunBlock ──┐  what runs, in order
+//!                               blocks[] ◄─────────────────┘  which bytes move
+//! ```
+//!
+//! Programs are made by the reader alone; the rules it has checked are stated at each field.
+
+use super::pattern::DmaCopy;
+
+/// Number of a variable inside its program: dense from 0, at most 19 bits because descriptor templates carry it in
+/// 19 bits (KBL facts).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VarId(u32);
+
+impl VarId {
+    /// The highest number a descriptor template can carry.
+    pub const MAX: u32 = (1 << 19) - 1;
+
+    /// `None` above [`VarId::MAX`].
+    pub const fn new(id: u32) -> Option<Self> {
+        if id <= Self::MAX { Some(Self(id)) } else { None }
+    }
+
+    /// The number as the device sees it.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The variable's place in [`Program::vars`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a virtual temporary lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// The program's own scratchpad.
+    Local,
+    /// A scratchpad shared by the programs of a virtual core.
+    Shared,
+    /// A shared scratchpad of which each core holds a part.
+    Sharded,
+    /// The main buffer.
+    Main,
+}
+
+/// What a variable is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VarKind {
+    /// On-chip state buffer; has no address in device memory.
+    StateBuffer,
+    /// A constant; the content is as long as the variable.
+    File {
+        /// The bytes, without any array header.
+        content: Vec<u8>,
+    },
+    /// Scratch memory of its own.
+    Temporary,
+    /// Scratch memory inside a shared range; `offset_bytes + size_bytes` fits 64 bits.
+    Virtual {
+        /// Where in the range.
+        offset_bytes: u64,
+        /// Which range.
+        backing: Backing,
+    },
+    /// Bound by the caller, read by the program.
+    Input,
+    /// Bound by the caller, written by the program.
+    Output,
+    /// An 8-byte cell that holds the address of another variable.
+    Pointer {
+        /// Whose address; an existing variable.
+        target: VarId,
+    },
+    /// A list of existing variables.
+    List {
+        /// The variables, in order.
+        ids: Vec<VarId>,
+    },
+    /// A table of 8-byte rows, each the address of an existing variable.
+    PointerTable {
+        /// One per row, in order.
+        rows: Vec<VarId>,
+    },
+}
+
+impl VarKind {
+    /// Whether the caller binds it.
+    pub fn is_io(&self) -> bool {
+        matches!(self, Self::Input | Self::Output)
+    }
+}
+
+/// A variable of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Var {
+    /// 1 to 255 bytes, no control characters, unique in the program.
+    pub name: String,
+    /// Equal to the variable's place in [`Program::vars`].
+    pub id: VarId,
+    /// What it is.
+    pub kind: VarKind,
+    /// Its length; 0 for a state buffer that states none, 8 per row for a pointer table.
+    pub size_bytes: u64,
+    /// A power of two; 1 where the container states none.
+    pub alignment_bytes: u64,
+    /// Element type, at most 15 bytes.
+    pub dtype: Option<String>,
+    /// Extent per dimension, outermost first, at most eight; the product fits 64 bits.
+    pub shape: Vec<u64>,
+}
+
+/// What a DMA queue is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    /// Model inputs.
+    In,
+    /// Model outputs.
+    Out,
+    /// Spills, constants and other data.
+    Data,
+    /// Activation tables.
+    ActLoad,
+    /// Embedding updates.
+    EmbeddingUpdate,
+    /// Descriptors made by the device itself: no ring is built for it.
+    Dynamic,
+}
+
+/// A DMA queue of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Unique in the program.
+    pub name: String,
+    /// What it is for.
+    pub kind: QueueKind,
+    /// The engine whose blocks it runs.
+    pub owner: EngineKind,
+    /// Completion semaphores, 1 to 16, each below 256.
+    pub semaphores: Vec<u8>,
+    /// The ring number on the device: counted in name order over the queues that have a ring, so `None` for
+    /// [`QueueKind::Dynamic`].
+    pub number: Option<u8>,
+}
+
+/// What the elements of a block do at their destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DmaOp {
+    /// Overwrite.
+    Copy,
+    /// Multiply and add.
+    Fma,
+    /// Add.
+    Add,
+    /// Minimum.
+    Min,
+    /// Maximum.
+    Max,
+    /// Transpose.
+    Transpose,
+}
+
+/// A static list of copies that one instruction starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DmaBlock {
+    /// Unique in its engine.
+    pub id: u32,
+    /// Readable name, where the container has one.
+    pub name: Option<String>,
+    /// Place of its queue in [`Program::queues`]; that queue belongs to the engine and has a ring.
+    pub queue: usize,
+    /// What it does.
+    pub op: DmaOp,
+    /// At least one; every pattern ends inside its variable.
+    pub copies: Vec<DmaCopy>,
+    /// Descriptor pairs that the block becomes: one per 64 KiB or part of each contiguous transfer.
+    pub pairs: u32,
+}
+
+/// One of the five compute engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum EngineKind {
+    /// Matrix engine.
+    Pe = 0,
+    /// Activation engine.
+    Act = 1,
+    /// Pooling engine.
+    Pool = 2,
+    /// Vector engine.
+    Dve = 3,
+    /// Synchronisation engine.
+    Sp = 4,
+}
+
+/// One engine's part of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Engine {
+    /// Which engine.
+    pub kind: EngineKind,
+    /// Whole instructions of 64 bytes; empty when the program does not use the engine.
+    pub instructions: Vec<u8>,
+    /// Static DMA lists, in container order.
+    pub blocks: Vec<DmaBlock>,
+}
+
+/// The architecture a program was compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// First generation (trn1, inf2).
+    Sunda,
+    /// Second generation (trn2).
+    Cayman,
+    /// Third generation (trn3).
+    Mariana,
+    /// Runs anywhere.
+    Any,
+}
+
+/// A piece of the state buffer that the program leaves to the event accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CarveOut {
+    /// First partition.
+    pub base_partition: u64,
+    /// Number of partitions.
+    pub partitions: u64,
+    /// Offset in each partition.
+    pub offset_bytes: u64,
+    /// Length in each partition.
+    pub size_bytes: u64,
+}
+
+impl CarveOut {
+    /// The only carve-out that second-generation devices accept (KBL facts, load sequence).
+    pub const EVENT_ACCELERATOR: Self =
+        Self { base_partition: 0, partitions: 128, offset_bytes: 0x3_7FF8, size_bytes: 8 };
+}
+
+/// Tables and streams a program brings along; present in the container, not interpreted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Activation function sets by name.
+    pub activation_function_sets: Vec<String>,
+    /// Number of vector-engine tables.
+    pub dve_tables: usize,
+    /// Number of collective streams.
+    pub collective_streams: u64,
+    /// Whether an fp8 conversion configuration is there.
+    pub fp8_conversion: bool,
+}
+
+/// The program of one physical core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Name of the subgraph, such as `sg00`.
+    pub name: String,
+    /// What it was compiled for.
+    pub target: Target,
+    /// Indexed by var_id; at least one is an output.
+    pub vars: Vec<Var>,
+    /// Sorted by name.
+    pub queues: Vec<Queue>,
+    /// PE, ACT, POOL, DVE, SP.
+    pub engines: [Engine; 5],
+    /// Event-accelerator carve-out, where stated.
+    pub carve_out: Option<CarveOut>,
+    /// What else is there.
+    pub tables: Tables,
+}
+
+impl Program {
+    /// The variable of that number; numbers inside a program always have one.
+    pub fn var(&self, id: VarId) -> &Var {
+        &self.vars[id.index()]
+    }
+
+    /// The variable of that name.
+    pub fn var_named(&self, name: &str) -> Option<&Var> {
+        self.vars.iter().find(|var| var.name == name)
+    }
+
+    /// Inputs in var_id order.
+    pub fn inputs(&self) -> impl Iterator<Item = &Var> {
+        self.vars.iter().filter(|var| var.kind == VarKind::Input)
+    }
+
+    /// Outputs in var_id order.
+    pub fn outputs(&self) -> impl Iterator<Item = &Var> {
+        self.vars.iter().filter(|var| var.kind == VarKind::Output)
+    }
+}
