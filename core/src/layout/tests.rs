@@ -1,0 +1,212 @@
+use super::swimlane::*;
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::vec::Vec;
+use zerocopy::{FromZeros, IntoBytes};
+
+fn hex(value: &(impl IntoBytes + zerocopy::Immutable)) -> std::string::String {
+    value.as_bytes().iter().map(|byte| std::format!("{byte:02x}")).collect()
+}
+
+/// Bytes written by hand from the contract's tables, so that a slip in a declaration and in its literals cannot
+/// cancel out.
+#[test]
+fn golden_bytes() {
+    let task = AicpuTaskRecord {
+        dispatch_time: 0x1122_3344_5566_7788,
+        finish_time: 0x99aa_bbcc_ddee_ff00,
+        reg_task_id: 0x0102_0304,
+        ..FromZeros::new_zeroed()
+    };
+    assert_eq!(hex(&task), "887766554433221100ffeeddccbbaa9904030201000000000000000000000000");
+
+    let core = AicoreTaskRecord {
+        start_time: 1,
+        end_time: 2,
+        task_token_raw: 0x0000_0003_0000_0004,
+        reg_task_id: 5,
+        receive_to_start_cycles: 6,
+    };
+    assert_eq!(hex(&core), "0100000000000000020000000000000004000000030000000500000006000000");
+
+    let sched = AicpuSchedPhaseRecord {
+        start_time: 1,
+        end_time: 2,
+        loop_iter: 3,
+        kind: SchedPhaseKind::GRAPH_PREPARE,
+        tasks_processed: 5,
+        phase_data: [6, 7],
+        shared_depth_at_start: [8, -1, 9],
+        shared_depth_at_end: [10, 11, -2],
+        ..FromZeros::new_zeroed()
+    };
+    assert_eq!(
+        hex(&sched),
+        "01000000000000000200000000000000030000000d000000050000000600000007000000\
+         0800ffff09000a000b00feff00000000000000000000000000000000"
+    );
+
+    let orch = AicpuOrchPhaseRecord { start_time: 1, end_time: 2, task_id: 3, submit_idx: 4, _pad: 0 };
+    assert_eq!(hex(&orch), "0100000000000000020000000000000003000000000000000400000000000000");
+
+    let host = host_phase::HostPhaseRecord {
+        start_ns: 1,
+        end_ns: 2,
+        payload: 3,
+        kind: host_phase::HostPhaseKind::BUILD_DEFINITION,
+        index: 5,
+        thread_id: 6,
+        _pad: 0,
+    };
+    assert_eq!(
+        hex(&host),
+        "01000000000000000200000000000000030000000000000010000000050000000600000000000000"
+    );
+
+    let entry = ReadyQueueEntry {
+        core_index: 1,
+        kind: PoolKind::AICORE_TASK,
+        buffer_ptr: 0x1122_3344_5566_7788,
+        buffer_seq: 4,
+        ..FromZeros::new_zeroed()
+    };
+    assert_eq!(hex(&entry), "0100000003000000887766554433221104000000000000000000000000000000");
+}
+
+#[test]
+fn regions_have_the_bytes_of_the_contract() {
+    assert_eq!(swimlane::region(Shape::full(ArchId::A2a3)).bytes(), 156_352);
+    assert_eq!(swimlane::region(Shape::full(ArchId::A5)).bytes(), 276_544);
+}
+
+#[test]
+fn task_pools_follow_the_cores_of_the_run_and_phase_pools_the_lanes_of_the_architecture() {
+    let region = swimlane::region(Shape::new(ArchId::A5, 2, 3).unwrap());
+    let base = |kind| region.array(kind).unwrap().base;
+    assert_eq!(base(PoolKind::AICPU_TASK), 233_152);
+    assert_eq!(base(PoolKind::AICORE_TASK), 233_152 + 3 * 192);
+    assert_eq!(base(PoolKind::SCHED_PHASE), 233_152 + 6 * 192);
+    assert_eq!(base(PoolKind::ORCH_PHASE), 233_152 + 11 * 192);
+    assert_eq!(region.bytes(), 233_152 + 16 * 192);
+
+    let pool = region.pool(PoolKind::ORCH_PHASE, Instance(4)).unwrap();
+    assert_eq!(pool.current_ptr, 233_152 + 15 * 192);
+    assert_eq!(pool.total_records, Some(pool.current_ptr + 12));
+    assert_eq!(pool.dropped_records, pool.current_ptr + 16);
+    assert_eq!(pool.free_slot(7, region.free_slots()), pool.current_ptr + 64 + 3 * 8);
+    assert_eq!(pool.free_head, pool.current_ptr + 96);
+    assert_eq!(region.pool_number(PoolKind::ORCH_PHASE, Instance(4)), Some(15));
+
+    assert_eq!(region.pool(PoolKind::AICPU_TASK, Instance(3)), None);
+    assert_eq!(region.pool(PoolKind(4), Instance(0)), None);
+    assert_eq!(region.lane(Lane(2)), None);
+    let lane = region.lane(Lane(1)).unwrap();
+    assert_eq!(lane.entry(2), (1456 + 2) * 32);
+    assert_eq!((lane.head, lane.tail), (232_964, 232_984));
+    assert_eq!(region.gates().fq_contended, 233_128 + 12);
+}
+
+#[test]
+fn a_record_lies_inside_its_buffer() {
+    let region = swimlane::region(Shape::full(ArchId::A2a3));
+    for array in region.arrays() {
+        let buffer = array.buffer;
+        let last = buffer.record(buffer.capacity - 1).unwrap();
+        assert_eq!(last + buffer.record_bytes, buffer.count, "{}", array.name);
+        assert_eq!(buffer.record(buffer.capacity), None, "{}", array.name);
+    }
+}
+
+#[test]
+fn shapes_beyond_the_architecture_are_refused() {
+    assert_eq!(Shape::new(ArchId::A2a3, 5, 1), Err(ShapeError::Lanes { asked: 5, max: 4 }));
+    assert_eq!(Shape::new(ArchId::A5, 0, 1), Err(ShapeError::Lanes { asked: 0, max: 5 }));
+    assert_eq!(Shape::new(ArchId::A2a3, 1, 73), Err(ShapeError::Cores { asked: 73, max: 72 }));
+    assert_eq!(
+        std::string::ToString::to_string(&Shape::new(ArchId::A5, 1, 0).unwrap_err()),
+        "need 1 to 108 cores, got 0"
+    );
+}
+
+#[test]
+fn every_part_of_a_layout_changes_its_hash() {
+    const BASE: Description = Description {
+        name: "S",
+        size: 8,
+        align: 4,
+        groups: &[&[Field { name: "a", offset: 0, size: 4 }], &[Field { name: "b", offset: 4, size: 4 }]],
+    };
+    let variants = [
+        BASE,
+        Description { name: "T", ..BASE },
+        Description { size: 12, ..BASE },
+        Description { align: 8, ..BASE },
+        Description { groups: &[&[Field { name: "a", offset: 0, size: 4 }]], ..BASE },
+        Description {
+            groups: &[&[Field { name: "a", offset: 4, size: 4 }], &[Field { name: "b", offset: 0, size: 4 }]],
+            ..BASE
+        },
+        Description {
+            groups: &[&[Field { name: "ab", offset: 0, size: 4 }], &[Field { name: "", offset: 4, size: 4 }]],
+            ..BASE
+        },
+    ];
+    let hashes: BTreeSet<u64> = variants.iter().map(|variant| variant.fold(HASH_SEED)).collect();
+    assert_eq!(hashes.len(), variants.len());
+}
+
+#[test]
+fn unknown_values_of_the_wire_are_kept_and_printed() {
+    let kinds: Vec<_> = SchedPhaseKind::KNOWN.iter().map(|kind| kind.0).collect();
+    assert_eq!(kinds, [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+    assert_eq!(SchedPhaseKind(3).name(), None);
+    assert_eq!(std::format!("{} {}", SchedPhaseKind(3), SchedPhaseKind::DRAIN), "unknown(3) drain");
+    assert_eq!(host_phase::HostPhaseKind::KNOWN.len(), 17);
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    prop_oneof![Just(ArchId::A2a3), Just(ArchId::A5)].prop_flat_map(|arch| {
+        let facts = arch.facts();
+        (1..=facts.lanes as u32, 1..=facts.max_cores as u32)
+            .prop_map(move |(lanes, cores)| Shape::new(arch, lanes, cores).unwrap())
+    })
+}
+
+proptest! {
+    /// No two live words of a region overlap, all are aligned, none lies outside.
+    #[test]
+    fn words_of_a_region_are_disjoint(shape in shape()) {
+        let region = swimlane::region(shape);
+        let mut words: Vec<(usize, usize)> = Vec::new();
+        for lane in (0..shape.lanes()).map(Lane) {
+            let lane = region.lane(lane).unwrap();
+            words.push((lane.ring, region.ready_entries() as usize * READY_ENTRY_BYTES));
+            words.extend([(lane.head, 4), (lane.tail, 4)]);
+        }
+        let gates = region.gates();
+        words.extend(
+            [gates.rq_freeze_active, gates.rq_contended, gates.fq_freeze_active, gates.fq_contended].map(|at| (at, 4)),
+        );
+        let mut numbers = BTreeSet::new();
+        for array in region.arrays() {
+            for instance in (0..array.instances).map(Instance) {
+                let pool = region.pool(array.kind, instance).unwrap();
+                words.push((pool.free_ptrs, 8 * region.free_slots() as usize));
+                words.extend([pool.free_head, pool.free_tail, pool.current_seq, pool.dropped_records].map(|at| (at, 4)));
+                words.extend(pool.total_records.map(|at| (at, 4)));
+                words.push((pool.current_ptr, 8));
+                numbers.insert(region.pool_number(array.kind, instance).unwrap());
+            }
+        }
+        prop_assert_eq!(numbers, (0..region.pools()).collect());
+        words.sort_unstable();
+        for pair in words.windows(2) {
+            prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{:?}", pair);
+        }
+        for (at, bytes) in words {
+            prop_assert_eq!(at % bytes.min(8), 0);
+            prop_assert!(at + bytes <= region.bytes());
+        }
+    }
+}
