@@ -83,9 +83,14 @@ impl<W: Word> Raise<W> {
     /// Stores 1 if the word reads 0. Called on every look that finds the queue full or empty: the host clears the word
     /// blindly, so a signal sent only once could be lost for ever.
     pub fn raise(&self) {
-        if self.0.load_relaxed() == 0 {
+        if self.0.load_acquire() == 0 {
             self.0.store_release(1);
         }
+    }
+
+    /// Whether the signal still stands; partner of [`Consume::clear`].
+    pub fn is_raised(&self) -> bool {
+        self.0.load_acquire() != 0
     }
 }
 

@@ -1,0 +1,535 @@
+//! A lane and its buffer switches.
+
+use core::fmt;
+
+use super::{Append, DropCause, FreeLook, Pool, ReadyRing, Records, RingLook, Subsystem};
+use crate::gate::{Gate, Gates, HostSigns, Parked, WaitEnv};
+use crate::mem::{Clock, Deadline, Memory, Own};
+
+/// Which half of a switch is under way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Stage {
+    /// The current buffer is to be published.
+    Publish,
+    /// Published, standing at the gate behind publication: the order that [`Rules`](super::Rules) forbids, kept so that a
+    /// test can show why.
+    BehindPublication,
+    /// A buffer is to be claimed.
+    Claim,
+}
+
+/// A buffer switch under way; plain data, so that a checker can store and compare it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use = "a switch does nothing unless polled to its end"]
+pub struct Switch {
+    stage: Stage,
+    parked: Option<Parked>,
+    raised: bool,
+    waited: bool,
+    deadline: Deadline,
+}
+
+impl Switch {
+    /// A whole switch: publish the current buffer, claim the next.
+    pub const fn publish_then_claim(limit_cycles: u64) -> Self {
+        Self::at(Stage::Publish, limit_cycles)
+    }
+
+    /// Only the second half, for a pool without a buffer.
+    pub const fn claim_only(limit_cycles: u64) -> Self {
+        Self::at(Stage::Claim, limit_cycles)
+    }
+
+    const fn at(stage: Stage, limit_cycles: u64) -> Self {
+        let deadline = Deadline::after(limit_cycles);
+        Self { stage, parked: None, raised: false, waited: false, deadline }
+    }
+
+    /// The gate at which this switch would wait now.
+    pub const fn gate(&self) -> Gate {
+        match self.stage {
+            Stage::Publish | Stage::BehindPublication => Gate::Ready,
+            Stage::Claim => Gate::Free,
+        }
+    }
+
+    /// The release epoch at which it parked, if it stands at a shut gate.
+    pub const fn parked(&self) -> Option<Parked> {
+        self.parked
+    }
+
+    /// Puts another epoch in place of the one it parked at, for a checker that stores epochs by rank.
+    pub fn set_parked(&mut self, parked: Option<Parked>) {
+        self.parked = parked;
+    }
+
+    /// The deadline, for a checker that plays the clock.
+    pub const fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    fn next_stage(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.parked = None;
+        self.raised = false;
+        self.waited = false;
+    }
+}
+
+/// What one poll of a switch did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Progress {
+    /// Nothing could be done at this gate; relax and poll again.
+    Waiting(Gate),
+    /// A step was made; poll again at once.
+    Moved,
+    /// The switch is over.
+    Done(SwitchEnd),
+}
+
+/// How a switch ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum SwitchEnd {
+    /// The pool has a fresh buffer.
+    Switched,
+    /// The buffer could not be published: its records are counted as lost and it is filled again.
+    Kept {
+        /// Records lost.
+        dropped: u32,
+    },
+    /// No buffer could be claimed: the pool has none, the next append tries again.
+    Unbacked,
+}
+
+/// The host-gone latch: set when a wait expired, with what the host's words read then.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Latch(Option<HostSigns>);
+
+impl Latch {
+    /// Whether the lane has given the host up.
+    pub const fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// What the host's words read when it was set.
+    pub const fn signs(&self) -> Option<HostSigns> {
+        self.0
+    }
+
+    /// A latch with these signs, for a checker that stores them by rank.
+    pub const fn with(signs: Option<HostSigns>) -> Self {
+        Self(signs)
+    }
+}
+
+/// What a lane remembers between switches; plain data.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct LaneState {
+    /// The host-gone latch.
+    pub latch: Latch,
+    /// Switches that found the ready ring full or frozen at least once.
+    pub waits_rq: u32,
+    /// Switches that found a free queue empty or frozen at least once.
+    pub waits_fq: u32,
+    /// Times it stood at a shut gate.
+    pub parks: u32,
+    /// Deadlines that passed.
+    pub expiries: u32,
+    /// Most entries seen in the ready ring just after a publication.
+    pub ready_high_water: u32,
+}
+
+/// The words in which a lane shows its state to the host (extension block).
+#[derive(Clone, Debug)]
+pub struct LaneWords<W> {
+    /// One of the lane states of the extension block.
+    pub state: Own<W>,
+    /// Low and high half of the cycle count at which it parked.
+    pub parked_since: [Own<W>; 2],
+    /// Mirrors [`LaneState::waits_rq`].
+    pub waits_rq: Own<W>,
+    /// Mirrors [`LaneState::waits_fq`].
+    pub waits_fq: Own<W>,
+    /// Mirrors [`LaneState::parks`].
+    pub parks: Own<W>,
+    /// Mirrors [`LaneState::expiries`].
+    pub expiries: Own<W>,
+    /// Mirrors [`LaneState::ready_high_water`].
+    pub ready_high_water: Own<W>,
+}
+
+/// A record that was not stored; it is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct AppendError {
+    /// Why.
+    pub cause: DropCause,
+}
+
+impl fmt::Display for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "record lost: {:?}", self.cause)
+    }
+}
+
+impl core::error::Error for AppendError {}
+
+/// One lane of one subsystem: its ready ring, its gates, its patience.
+pub struct Lane<M: Memory, S> {
+    gates: Gates<M>,
+    ring: ReadyRing<M>,
+    words: Option<LaneWords<M::Word>>,
+    limit_cycles: u64,
+    state: LaneState,
+    subsystem: core::marker::PhantomData<fn() -> S>,
+}
+
+impl<M: Memory, S: Subsystem> Lane<M, S> {
+    /// A lane that waits at most `limit_cycles` per switch.
+    pub fn new(
+        gates: Gates<M>,
+        ring: ReadyRing<M>,
+        words: Option<LaneWords<M::Word>>,
+        limit_cycles: u64,
+    ) -> Self {
+        let state = LaneState::default();
+        Self { gates, ring, words, limit_cycles, state, subsystem: core::marker::PhantomData }
+    }
+
+    /// The lane's gates.
+    pub fn gates(&self) -> &Gates<M> {
+        &self.gates
+    }
+
+    /// What the lane remembers.
+    pub fn state(&self) -> LaneState {
+        self.state
+    }
+
+    /// Puts the lane into `state`, for a checker that explores from many states.
+    pub fn restore(&mut self, state: LaneState) {
+        self.state = state;
+    }
+
+    /// Begins to publish a full buffer and claim the next.
+    pub fn begin_switch(&self) -> Switch {
+        Switch::publish_then_claim(self.limit_cycles)
+    }
+
+    /// Begins to claim a buffer for a pool that has none.
+    pub fn begin_claim(&self) -> Switch {
+        Switch::claim_only(self.limit_cycles)
+    }
+
+    /// Counts and stores `record`, switching buffers as needed. Does not block while the buffer has room; else up to one
+    /// deadline.
+    ///
+    /// # Errors
+    /// [`AppendError`] when the record is lost; it is counted under that cause.
+    #[inline]
+    pub fn append<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        record: &K::Record,
+        env: &mut impl WaitEnv,
+    ) -> Result<(), AppendError> {
+        pool.count_attempt();
+        match pool.try_append(record) {
+            Append::Stored => Ok(()),
+            Append::Full => {
+                let _ = self.drive(pool, self.begin_switch(), env);
+                Ok(())
+            }
+            Append::NoBuffer => self.append_unbacked(pool, record, env),
+        }
+    }
+
+    #[cold]
+    fn append_unbacked<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        record: &K::Record,
+        env: &mut impl WaitEnv,
+    ) -> Result<(), AppendError> {
+        if let SwitchEnd::Switched = self.drive(pool, self.begin_claim(), env) {
+            match pool.try_append(record) {
+                Append::Stored => return Ok(()),
+                Append::Full => {
+                    let _ = self.drive(pool, self.begin_switch(), env);
+                    return Ok(());
+                }
+                Append::NoBuffer => {}
+            }
+        }
+        let cause = DropCause::HostGone;
+        pool.drop_records(1, cause);
+        Err(AppendError { cause })
+    }
+
+    /// Publishes what the pool holds, at the end of a run. An empty buffer stays where it is; the host takes it back. Blocks
+    /// up to one deadline.
+    pub fn flush<K: Records>(&mut self, pool: &mut Pool<M, K, S>, env: &mut impl WaitEnv) -> SwitchEnd {
+        let mut switch = self.begin_switch();
+        let mut round = 0;
+        while pool.state().count > 0 {
+            match self.poll_publish(pool, &mut switch, env) {
+                Progress::Done(end) => return end,
+                Progress::Moved => break,
+                Progress::Waiting(gate) => pause(gate, &mut round, env),
+            }
+        }
+        SwitchEnd::Switched
+    }
+
+    /// Runs `switch` to its end. Blocks up to one deadline.
+    pub fn drive<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        mut switch: Switch,
+        env: &mut impl WaitEnv,
+    ) -> SwitchEnd {
+        let mut round = 0;
+        loop {
+            match self.poll_switch(pool, &mut switch, &*env) {
+                Progress::Done(end) => return end,
+                Progress::Moved => round = 0,
+                Progress::Waiting(gate) => pause(gate, &mut round, env),
+            }
+        }
+    }
+
+    /// One look of a switch. Never blocks.
+    pub fn poll_switch<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        match switch.stage {
+            Stage::Publish => self.poll_publish(pool, switch, clock),
+            Stage::BehindPublication => self.poll_behind_publication(pool, switch, clock),
+            Stage::Claim => self.poll_claim(pool, switch, clock),
+        }
+    }
+
+    fn poll_publish<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        if S::RULES.gate_before_publication && !self.may_look(switch) {
+            return self.fruitless(pool, switch, clock);
+        }
+        match self.ring.look() {
+            RingLook::Room { depth } => {
+                let entry = pool.entry();
+                if S::RULES.ownership_order {
+                    self.ring.publish(&entry);
+                    pool.clear_current();
+                } else {
+                    pool.clear_current();
+                    self.ring.publish(&entry);
+                }
+                self.note_depth(depth + 1);
+                self.note_running(switch);
+                if S::RULES.gate_before_publication {
+                    pool.released();
+                    switch.next_stage(Stage::Claim);
+                } else {
+                    switch.next_stage(Stage::BehindPublication);
+                }
+                Progress::Moved
+            }
+            RingLook::Full | RingLook::Corrupt { .. } => {
+                self.raise(switch);
+                self.fruitless(pool, switch, clock)
+            }
+        }
+    }
+
+    fn poll_behind_publication<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        if self.may_look(switch) {
+            pool.released();
+            switch.next_stage(Stage::Claim);
+            return Progress::Moved;
+        }
+        self.fruitless(pool, switch, clock)
+    }
+
+    fn poll_claim<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        if !self.may_look(switch) {
+            return self.fruitless(pool, switch, clock);
+        }
+        match pool.try_claim() {
+            FreeLook::Buffer { .. } => {
+                self.note_running(switch);
+                Progress::Done(SwitchEnd::Switched)
+            }
+            FreeLook::Empty | FreeLook::Corrupt { .. } => {
+                self.raise(switch);
+                self.fruitless(pool, switch, clock)
+            }
+        }
+    }
+
+    /// Whether the gate lets the lane look at its queue. A lane that leaves because of a release looks once before it can be
+    /// parked again: that look is what the release was for.
+    fn may_look(&mut self, switch: &mut Switch) -> bool {
+        if self.state.latch.is_set() {
+            return true;
+        }
+        let gate = switch.gate();
+        match switch.parked {
+            None => match self.gates.arrive(gate) {
+                None => true,
+                Some(parked) => {
+                    switch.parked = Some(parked);
+                    self.state.parks = self.state.parks.wrapping_add(1);
+                    false
+                }
+            },
+            Some(parked) => {
+                let released = if S::RULES.release_epoch {
+                    self.gates.may_leave(gate, parked)
+                } else {
+                    self.gates.is_open(gate)
+                };
+                if released {
+                    switch.parked = None;
+                }
+                released
+            }
+        }
+    }
+
+    fn raise(&self, switch: &mut Switch) {
+        if S::RULES.raise_by_level || !switch.raised {
+            self.gates.mark_contended(switch.gate());
+            switch.raised = true;
+        }
+    }
+
+    /// After a look that found nothing: give up if the host is gone, else wait.
+    #[cold]
+    fn fruitless<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        let gate = switch.gate();
+        if let Some(signs) = self.state.latch.0 {
+            if self.signs(pool) == signs {
+                return self.give_up(pool, switch);
+            }
+            self.state.latch = Latch(None);
+            self.show(lane_state::RUNNING);
+            switch.deadline = Deadline::after(self.limit_cycles);
+            return Progress::Moved;
+        }
+        if !switch.waited {
+            switch.waited = true;
+            self.note_wait(gate, clock);
+        }
+        if self.gates.is_detached() || switch.deadline.expired(clock) {
+            self.state.expiries = self.state.expiries.wrapping_add(1);
+            self.state.latch = Latch(Some(self.signs(pool)));
+            return self.give_up(pool, switch);
+        }
+        Progress::Waiting(gate)
+    }
+
+    fn give_up<K: Records>(&mut self, pool: &mut Pool<M, K, S>, switch: &Switch) -> Progress {
+        self.show(lane_state::HOST_GONE);
+        if let Some(words) = &self.words {
+            words.expiries.set(self.state.expiries);
+        }
+        Progress::Done(match switch.stage {
+            Stage::Publish | Stage::BehindPublication => {
+                SwitchEnd::Kept { dropped: pool.drop_buffer(DropCause::HostGone) }
+            }
+            Stage::Claim => SwitchEnd::Unbacked,
+        })
+    }
+
+    fn signs<K: Records>(&self, pool: &Pool<M, K, S>) -> HostSigns {
+        self.gates.host_signs(self.ring.head(), pool.queue_tail())
+    }
+
+    fn note_depth(&mut self, depth: u32) {
+        if depth > self.state.ready_high_water {
+            self.state.ready_high_water = depth;
+            if let Some(words) = &self.words {
+                words.ready_high_water.set(depth);
+            }
+        }
+    }
+
+    fn note_running(&self, switch: &Switch) {
+        if switch.waited {
+            self.show(lane_state::RUNNING);
+        }
+    }
+
+    fn note_wait(&mut self, gate: Gate, clock: &impl Clock) {
+        let waits = match gate {
+            Gate::Ready => &mut self.state.waits_rq,
+            Gate::Free => &mut self.state.waits_fq,
+        };
+        *waits = waits.wrapping_add(1);
+        if let Some(words) = &self.words {
+            let now = clock.now_cycles();
+            words.parked_since[0].set(now as u32);
+            words.parked_since[1].set((now >> 32) as u32);
+            words.waits_rq.set(self.state.waits_rq);
+            words.waits_fq.set(self.state.waits_fq);
+            words.parks.set(self.state.parks);
+        }
+        self.show(match gate {
+            Gate::Ready => lane_state::PARKED_READY,
+            Gate::Free => lane_state::PARKED_FREE,
+        });
+    }
+
+    /// Shows `state` (a lane state of the extension block) to the host.
+    pub fn show(&self, state: u32) {
+        if let Some(words) = &self.words {
+            words.state.publish(state);
+        }
+    }
+}
+
+fn pause(gate: Gate, round: &mut u32, env: &mut impl WaitEnv) {
+    env.note_parked(gate);
+    env.relax(*round);
+    *round = round.saturating_add(1);
+}
+
+/// Lane states as the extension block carries them.
+pub mod lane_state {
+    /// Records flow.
+    pub const RUNNING: u32 = 0;
+    /// Waits at the push gate.
+    pub const PARKED_READY: u32 = 1;
+    /// Waits at the pop gate.
+    pub const PARKED_FREE: u32 = 2;
+    /// Everything is published.
+    pub const FLUSHED: u32 = 3;
+    /// Has given the host up.
+    pub const HOST_GONE: u32 = 4;
+    /// Has nothing to do.
+    pub const IDLE: u32 = 5;
+}

@@ -1,0 +1,105 @@
+//! The buffer-switch engine: how a lane's records reach the host without loss.
+//!
+//! ```text
+//!            append                    publish                       host
+//!  record ─────────► current buffer ───────────► ready ring ─────► drain ─► collect
+//!                          ▲    full: switch     (per lane)                    │
+//!                          │ claim                                             │
+//!                          └──────────── free queue ◄──────── refill ◄─────────┘
+//!                                        (per pool)
+//! ```
+//!
+//! A **pool** is one stream of records of one kind, with a current buffer and a free queue. A **lane** owns some pools
+//! and one ready ring. A switch is publish, then claim, each with its gate in front:
+//!
+//! * *publish*: stand at the push gate while it is shut; slot free → entry, tail, then `current` = 0; else raise and look
+//!   again. Nothing waits after the tail store, so a buffer is either not published, and still this lane's, or published,
+//!   and never touched again.
+//! * *claim*: stand at the pop gate while it is shut; buffer there → `current`, sequence, then head + 1; else raise and look
+//!   again.
+//!
+//! In both a buffer is visible in its new place before it leaves the old one, so a host that attaches to a running device
+//! finds every buffer by reading in the direction in which buffers move.
+//!
+//! One deadline covers a whole switch and is taken at the first fruitless look. When it passes, the records of the buffer
+//! (or the one record that found none) are counted as lost to `host_gone`, and the lane latches: from then on it takes what
+//! is free but never waits, until any word that only a living host changes has changed.
+//!
+//! | word | writer → reader | order | what it publishes |
+//! |---|---|---|---|
+//! | ready ring entry | lane → drain | relaxed, before the tail | buffer, pool, sequence |
+//! | ready ring tail | lane → drain | release → acquire | the entry, the records, the count |
+//! | ready ring head | drain → lane | release → acquire | the slot may be written again |
+//! | free queue slot | refill → lane | relaxed, before the tail | an empty buffer |
+//! | free queue tail | refill → lane | release → acquire | the slot, and that the host is done with the buffer |
+//! | free queue head | lane → refill | release → acquire | the slot may be written again; `current` and sequence |
+//! | current pointer, sequence | lane → attaching host | release → acquire | the buffer a lane fills |
+//! | buffer count | lane → collector | relaxed, before the tail | committed records |
+//! | total, dropped | lane → host | relaxed | attempts and losses; read exactly once the lane has flushed |
+//!
+//! Every switch is a small state machine that is *polled*; the blocking form on a lane, the cooperative form on a small
+//! core and the model checker all drive the same one.
+
+mod free_queue;
+mod lane;
+mod pool;
+mod ready_ring;
+
+pub use free_queue::{FreeLook, FreeQueue};
+pub use lane::{AppendError, Lane, LaneState, LaneWords, Latch, Progress, Switch, SwitchEnd, lane_state};
+pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState};
+pub use ready_ring::{ReadyEntry, ReadyRing, RingLook};
+
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::layout::{BufferLayout, PoolKind};
+
+/// A subsystem as the engine sees it: constants only, so that a lane's code is one straight path per subsystem.
+pub trait Subsystem {
+    /// Bits in which free-running counters count. All of them on the wire; fewer where a checker wants few states.
+    const COUNTER_MASK: u32 = u32::MAX;
+    /// Protocol rules in force. Everything but [`Rules::ALL`] is broken on purpose, for tests that must notice.
+    const RULES: Rules = Rules::ALL;
+}
+
+/// A kind of pool: its records and how a buffer holds them.
+pub trait Records {
+    /// One record, exactly as it lies in the buffer.
+    type Record: IntoBytes + Immutable;
+    /// The buffer.
+    const LAYOUT: BufferLayout;
+    /// The kind that ready entries carry.
+    const KIND: PoolKind;
+}
+
+/// Protocol rules that a test may leave out one by one, to see that something notices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// The push gate lies before publication; nothing waits after the tail store.
+    pub gate_before_publication: bool,
+    /// A signal is raised on every fruitless look, not once per wait.
+    pub raise_by_level: bool,
+    /// A parked lane leaves when the release epoch moved, even if the gate is shut again.
+    pub release_epoch: bool,
+    /// One host role writes a free queue's tail.
+    pub one_refiller: bool,
+    /// A pool's limit is what the host can still give, not a number of slots.
+    pub attainable_limit: bool,
+    /// A buffer is visible in its new place before it leaves the old one.
+    pub ownership_order: bool,
+    /// An attaching host places every buffer before it uses one.
+    pub complete_scan: bool,
+}
+
+impl Rules {
+    /// The protocol.
+    pub const ALL: Self = Self {
+        gate_before_publication: true,
+        raise_by_level: true,
+        release_epoch: true,
+        one_refiller: true,
+        attainable_limit: true,
+        ownership_order: true,
+        complete_scan: true,
+    };
+}

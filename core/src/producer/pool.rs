@@ -1,0 +1,296 @@
+//! A pool: one stream of records with the buffer being filled and its accounts.
+
+use core::marker::PhantomData;
+
+use zerocopy::IntoBytes;
+
+use super::{FreeLook, FreeQueue, ReadyEntry, Records, Subsystem};
+use crate::layout::{Instance, PoolOffsets};
+use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, Window};
+
+/// Why records were lost on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum DropCause {
+    /// The deadline passed with no sign of the host, or the host had detached.
+    HostGone,
+    /// The stream has no buffer and was not allowed to wait for one.
+    NoBuffer,
+    /// What the other side wrote could not be used.
+    Corrupt,
+    /// A core did not finish within the operation timeout.
+    CoreBusy,
+}
+
+impl DropCause {
+    /// All causes, in the order of the extension block's words.
+    pub const ALL: [Self; 4] = [Self::HostGone, Self::NoBuffer, Self::Corrupt, Self::CoreBusy];
+
+    /// Index into [`DropCause::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Losses by cause, in the order of [`DropCause::ALL`].
+pub type DropCounts = [u64; 4];
+
+/// Words of a pool that only our own hosts have: high halves of the counters and losses by cause.
+#[derive(Clone, Debug)]
+pub struct CountWords<W> {
+    /// Upper half of the attempts.
+    pub total_high: Own<W>,
+    /// Upper half of the losses.
+    pub dropped_high: Own<W>,
+    /// Losses by cause, wrapping.
+    pub by_cause: [Own<W>; 4],
+    /// Fewest buffers seen waiting when one was claimed.
+    pub free_low_water: Own<W>,
+}
+
+/// Where a pool stands and how long its queue is.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolSetup {
+    /// Base of the subsystem's region.
+    pub region: DevAddr,
+    /// The pool's words.
+    pub offsets: PoolOffsets,
+    /// Slots of its free queue.
+    pub free_slots: u32,
+    /// Which pool of its kind.
+    pub instance: Instance,
+}
+
+/// What a pool remembers between calls; plain data, so that a checker can store and compare it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct PoolState {
+    /// The buffer being filled; null when there is none.
+    pub buffer: DevAddr,
+    /// Records in it.
+    pub count: u32,
+    /// Its sequence number, or the one the next buffer will get.
+    pub sequence: u32,
+    /// Attempts to record.
+    pub total: u64,
+    /// Losses by cause.
+    pub dropped: DropCounts,
+    /// Buffers published.
+    pub published: u64,
+    /// Fewest buffers seen waiting when one was claimed.
+    pub free_low_water: u32,
+}
+
+impl PoolState {
+    /// Losses of all causes.
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.iter().sum()
+    }
+}
+
+/// What an append did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Append {
+    /// The record is in the buffer.
+    Stored,
+    /// The record is in the buffer, which is full now: switch before the next.
+    Full,
+    /// There is no buffer; nothing was stored. Claim one and append again.
+    NoBuffer,
+}
+
+/// One stream of records of kind `K`, written by one lane.
+pub struct Pool<M: Memory, K, S> {
+    memory: M,
+    current: LongOwn<M::Word>,
+    sequence: Own<M::Word>,
+    total: Option<Own<M::Word>>,
+    dropped: Own<M::Word>,
+    counts: Option<CountWords<M::Word>>,
+    free: FreeQueue<M>,
+    instance: Instance,
+    window: Option<M::Window>,
+    state: PoolState,
+    kind: PhantomData<fn() -> (K, S)>,
+}
+
+impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
+    const BYTES: u32 = K::LAYOUT.bytes as u32;
+    const COUNT_AT: u32 = K::LAYOUT.count as u32;
+    const RECORDS_AT: u32 = K::LAYOUT.records as u32;
+    const RECORD_BYTES: u32 = size_of::<K::Record>() as u32;
+
+    /// The pool at `setup`, empty and without a buffer. Clears the words that this side owns, except the free queue's head,
+    /// which goes on from where it stands.
+    ///
+    /// # Errors
+    /// [`Fault`] when the pool lies outside device memory.
+    pub fn attach(memory: &M, setup: &PoolSetup, counts: Option<CountWords<M::Word>>) -> Result<Self, Fault> {
+        const { assert!(size_of::<K::Record>() == K::LAYOUT.record_bytes, "a record fills its slot") };
+        let at = |offset: usize| setup.region.offset(offset as u64);
+        let word = |offset: usize| memory.word(at(offset)).map(Own::new);
+        let pool = Self {
+            current: LongOwn::at(memory, at(setup.offsets.current_ptr))?,
+            sequence: word(setup.offsets.current_seq)?,
+            total: setup.offsets.total_records.map(word).transpose()?,
+            dropped: word(setup.offsets.dropped_records)?,
+            counts,
+            free: FreeQueue::attach(memory, setup.region, &setup.offsets, setup.free_slots, S::COUNTER_MASK)?,
+            memory: memory.clone(),
+            instance: setup.instance,
+            window: None,
+            state: PoolState { free_low_water: setup.free_slots, ..PoolState::default() },
+            kind: PhantomData,
+        };
+        pool.current.publish(DevAddr::NULL);
+        pool.sequence.set(0);
+        pool.store_total();
+        pool.store_dropped();
+        Ok(pool)
+    }
+
+    /// Counts an attempt to record. Comes first, so that an attempt is never lost from the total.
+    #[inline]
+    pub fn count_attempt(&mut self) {
+        self.state.total = self.state.total.wrapping_add(1);
+        self.store_total();
+    }
+
+    /// Stores `record` in the current buffer, if there is one with room.
+    #[inline]
+    pub fn try_append(&mut self, record: &K::Record) -> Append {
+        let Some(window) = self.window.as_mut() else { return Append::NoBuffer };
+        let index = self.state.count;
+        if index >= K::LAYOUT.capacity {
+            return Append::NoBuffer;
+        }
+        window.write(Self::RECORDS_AT + index * Self::RECORD_BYTES, record.as_bytes());
+        self.state.count = index + 1;
+        window.write(Self::COUNT_AT, &(index + 1).to_le_bytes());
+        if index + 1 == K::LAYOUT.capacity { Append::Full } else { Append::Stored }
+    }
+
+    /// Whether a buffer is being filled.
+    pub fn has_buffer(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// What the pool remembers.
+    pub fn state(&self) -> PoolState {
+        self.state
+    }
+
+    /// Puts the pool into `state`, for a checker that explores from many states.
+    ///
+    /// # Errors
+    /// [`Fault`] when the state names a buffer outside device memory.
+    pub fn restore(&mut self, state: PoolState) -> Result<(), Fault> {
+        self.window =
+            if state.buffer.is_null() { None } else { Some(self.memory.window(state.buffer, Self::BYTES)?) };
+        self.state = state;
+        Ok(())
+    }
+
+    /// The entry that publishes the current buffer.
+    pub(super) fn entry(&self) -> ReadyEntry {
+        ReadyEntry {
+            instance: self.instance,
+            kind: K::KIND,
+            buffer: self.state.buffer,
+            sequence: self.state.sequence,
+        }
+    }
+
+    /// Lets go of the buffer that was just published. The pointer word is cleared after the tail store, so the buffer is
+    /// never invisible.
+    pub(super) fn released(&mut self) {
+        self.window = None;
+        self.state.buffer = DevAddr::NULL;
+        self.state.count = 0;
+        self.state.sequence = self.state.sequence.wrapping_add(1) & S::COUNTER_MASK;
+        self.state.published += 1;
+    }
+
+    /// Stores the pointer word.
+    pub(super) fn clear_current(&self) {
+        self.current.publish(DevAddr::NULL);
+    }
+
+    /// Looks at the free queue and takes its oldest buffer if there is one.
+    pub(super) fn try_claim(&mut self) -> FreeLook {
+        let look = self.free.look();
+        let FreeLook::Buffer { address, waiting } = look else { return look };
+        let window = if address.is_null() { None } else { self.memory.window(address, Self::BYTES).ok() };
+        let Some(mut window) = window else {
+            // An address that cannot be used is stepped over, so that the next look finds the next slot.
+            self.free.advance();
+            return FreeLook::Corrupt { tail: self.free.tail(), head: address.0 as u32 };
+        };
+        if !S::RULES.ownership_order {
+            self.free.advance();
+        }
+        window.write(Self::COUNT_AT, &0u32.to_le_bytes());
+        self.current.publish(address);
+        self.sequence.set(self.state.sequence);
+        if S::RULES.ownership_order {
+            // Partner of the refiller's acquire load, and of an attaching host's: `current` shows the buffer by now.
+            self.free.advance();
+        }
+        self.window = Some(window);
+        self.state.buffer = address;
+        self.state.count = 0;
+        if waiting < self.state.free_low_water {
+            self.state.free_low_water = waiting;
+            if let Some(counts) = &self.counts {
+                counts.free_low_water.set(waiting);
+            }
+        }
+        look
+    }
+
+    /// Counts `records` as lost.
+    pub(super) fn drop_records(&mut self, records: u32, cause: DropCause) {
+        let lost = &mut self.state.dropped[cause.index()];
+        *lost = lost.wrapping_add(u64::from(records));
+        self.store_dropped();
+    }
+
+    /// Counts everything in the current buffer as lost and starts it afresh.
+    pub(super) fn drop_buffer(&mut self, cause: DropCause) -> u32 {
+        let records = self.state.count;
+        self.drop_records(records, cause);
+        self.state.count = 0;
+        if let Some(window) = self.window.as_mut() {
+            window.write(Self::COUNT_AT, &0u32.to_le_bytes());
+        }
+        records
+    }
+
+    /// The host's push counter as it reads now.
+    pub(super) fn queue_tail(&self) -> u32 {
+        self.free.tail()
+    }
+
+    #[inline]
+    fn store_total(&self) {
+        if let Some(total) = &self.total {
+            total.set(self.state.total as u32);
+        }
+        if self.state.total as u32 == 0
+            && let Some(counts) = &self.counts
+        {
+            counts.total_high.set((self.state.total >> 32) as u32);
+        }
+    }
+
+    fn store_dropped(&self) {
+        let dropped = self.state.dropped_total();
+        self.dropped.set(dropped as u32);
+        if let Some(counts) = &self.counts {
+            counts.dropped_high.set((dropped >> 32) as u32);
+            for (word, lost) in counts.by_cause.iter().zip(self.state.dropped) {
+                word.set(lost as u32);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A lane's ready ring: full buffers on their way to the host.
+//!
+//! Indices are stored already reduced; the ring is full when the slot after the tail is the head, so it holds one entry
+//! fewer than it has slots.
+
+use crate::layout::{Instance, LaneOffsets, PoolKind, READY_ENTRY_BYTES};
+use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Words};
+
+/// 32-bit words per entry.
+const ENTRY_WORDS: u32 = (READY_ENTRY_BYTES / 4) as u32;
+
+/// A full buffer as it stands in the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadyEntry {
+    /// Pool of its kind.
+    pub instance: Instance,
+    /// Kind of pool.
+    pub kind: PoolKind,
+    /// The buffer.
+    pub buffer: DevAddr,
+    /// Its sequence number in the pool.
+    pub sequence: u32,
+}
+
+impl ReadyEntry {
+    /// Reads entry `index` of a table of entries.
+    ///
+    /// # Errors
+    /// [`Fault`] when the transport fails.
+    pub fn read(entries: &impl Words, index: u32) -> Result<Self, Fault> {
+        let first = index.wrapping_mul(ENTRY_WORDS);
+        Ok(Self {
+            instance: Instance(entries.try_get(first)?),
+            kind: PoolKind(entries.try_get(first + 1)?),
+            buffer: DevAddr::join(entries.try_get(first + 2)?, entries.try_get(first + 3)?),
+            sequence: entries.try_get(first + 4)?,
+        })
+    }
+
+    fn write(&self, entries: &impl Words, index: u32) {
+        let first = index.wrapping_mul(ENTRY_WORDS);
+        let (low, high) = self.buffer.split();
+        entries.set(first, self.instance.0);
+        entries.set(first + 1, self.kind.0);
+        entries.set(first + 2, low);
+        entries.set(first + 3, high);
+        entries.set(first + 4, self.sequence);
+    }
+
+    /// Words that a table of `entries` entries takes.
+    pub const fn table_words(entries: u32) -> u32 {
+        entries * ENTRY_WORDS
+    }
+}
+
+/// What a look at the ring shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingLook {
+    /// The tail slot is free; `depth` entries wait before it.
+    Room {
+        /// Entries not yet drained.
+        depth: u32,
+    },
+    /// No slot is free.
+    Full,
+    /// The host's index is no index of this ring; nothing may be written.
+    Corrupt {
+        /// What it read.
+        head: u32,
+    },
+}
+
+/// The lane's side of its ready ring.
+pub struct ReadyRing<M: Memory> {
+    tail: Own<M::Word>,
+    head: Peer<M::Word>,
+    entries: M::Words,
+    count: u32,
+}
+
+impl<M: Memory> ReadyRing<M> {
+    /// The ring of `count` entries at `offsets` in the region at `region`.
+    ///
+    /// # Errors
+    /// [`Fault`] when the ring lies outside device memory.
+    pub fn attach(memory: &M, region: DevAddr, offsets: LaneOffsets, count: u32) -> Result<Self, Fault> {
+        Ok(Self {
+            tail: Own::new(memory.word(region.offset(offsets.tail as u64))?),
+            head: Peer::new(memory.word(region.offset(offsets.head as u64))?),
+            entries: memory.words(region.offset(offsets.ring as u64), ReadyEntry::table_words(count))?,
+            count,
+        })
+    }
+
+    /// Looks whether an entry can be published.
+    pub fn look(&self) -> RingLook {
+        let head = self.head.observe();
+        if head >= self.count {
+            return RingLook::Corrupt { head };
+        }
+        let tail = self.tail.get();
+        if self.after(tail) == head {
+            RingLook::Full
+        } else {
+            let depth = if tail >= head { tail - head } else { tail + self.count - head };
+            RingLook::Room { depth }
+        }
+    }
+
+    /// Publishes `entry`. Call only after [`look`](ReadyRing::look) said [`RingLook::Room`]; the host only ever makes more
+    /// room, so the answer stays true.
+    pub fn publish(&self, entry: &ReadyEntry) {
+        let tail = self.tail.get();
+        entry.write(&self.entries, tail);
+        self.tail.publish(self.after(tail));
+    }
+
+    /// The host's index as it reads now.
+    pub fn head(&self) -> u32 {
+        self.head.observe()
+    }
+
+    fn after(&self, index: u32) -> u32 {
+        let next = index + 1;
+        if next >= self.count { 0 } else { next }
+    }
+}
