@@ -32,13 +32,16 @@
 
 mod arch;
 mod describe;
+pub mod extension;
 pub mod host_phase;
 mod region;
+mod subsystem;
 pub mod swimlane;
 
 pub use arch::*;
 pub use describe::{Describe, Description, Field, HASH_SEED};
 pub use region::*;
+pub use subsystem::*;
 
 macro_rules! descriptions {
     ($($structure:ty),+ $(,)?) => { &[$(<$structure as Describe>::DESCRIPTION),+] };

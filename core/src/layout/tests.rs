@@ -165,7 +165,8 @@ fn unknown_values_of_the_wire_are_kept_and_printed() {
     assert_eq!(host_phase::HostPhaseKind::KNOWN.len(), 17);
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
+/// Any shape that either architecture allows.
+pub(crate) fn shape() -> impl Strategy<Value = Shape> {
     prop_oneof![Just(ArchId::A2a3), Just(ArchId::A5)].prop_flat_map(|arch| {
         let facts = arch.facts();
         (1..=facts.lanes as u32, 1..=facts.max_cores as u32)

@@ -1,0 +1,429 @@
+//! The extension block: what the protocol needs beyond the wire contract.
+//!
+//! A region of its own with its own address, so that the regions of the wire contract stay byte-identical. A device
+//! that is given no address, or that refuses the block, behaves as a reference peer; a host that finds no answer
+//! serves one.
+//!
+//! ```text
+//!    0 ┌────────────────────────┐
+//!      │ Head                   │ host, before the start
+//!   64 ├────────────────────────┤
+//!      │ Heartbeat              │ host
+//!  128 ├────────────────────────┤
+//!      │ Answer                 │ device, lane 0
+//!  192 ├────────────────────────┤
+//!      │ Service × 5            │ host: per subsystem a control line and a buffer directory
+//! 1472 ├────────────────────────┤
+//!      │ LaneStatus             │ device: per subsystem, per live lane
+//!      ├────────────────────────┤
+//!      │ PoolStatus             │ device: per subsystem, per pool
+//!      └────────────────────────┘
+//! ```
+//!
+//! Every 64-byte line has one writer. Words are `u32` unless stated; 64-bit words are read high, low, high by a 32-bit
+//! reader and published by a 32-bit word. Counters run freely.
+//!
+//! | word | writer | reader | ordering | what it publishes |
+//! |---|---|---|---|---|
+//! | `magic` | host, before the start | lanes | release → acquire, stored last | the rest of `Head`, and the directories |
+//! | `heartbeat_host` | host | lanes | release → acquire | that the host lives |
+//! | `release_epoch` | freeze | lanes | release → acquire, stored before the gates close | that a release took place, even if a gate was shut again since |
+//! | `host_detached` | host | lanes | release → acquire | 1: nobody serves this subsystem any more |
+//! | `answer` | lane 0 | host | release → acquire | `answer_layout_hash`: the device read the head and accepts or refuses it |
+//! | `heartbeat_device` | lane 0 | host | release → acquire | that the device lives |
+//! | `state` | lane | host | release → acquire | `parked_since_cycles` |
+//! | `flushed` | lane | host | release → acquire | 1: every buffer of this lane is published, its counters are final |
+//! | other words of `LaneStatus` | lane | host | relaxed; exact when parked or flushed | nothing |
+//! | `stash_ptr` | lane that owns the pool | host at re-attach | release → acquire, stored before the buffer leaves its old place | `stash_seq`: a full core buffer that waits for its last record |
+//! | other words of `PoolStatus` | lane that owns the pool | host | relaxed; exact when parked or flushed | nothing |
+
+use super::describe::{wire_enum, wire_struct};
+use super::{ArchId, Describe, Description, EnableMask, Lane, PoolKind, SUBSYSTEMS, Shape, SubsystemId};
+use super::{HASH_SEED, contract, swimlane};
+
+/// First word of a block that is ready: `SLX1`.
+pub const MAGIC: u32 = 0x534c_5831;
+/// Version of this block.
+pub const VERSION: u32 = 1;
+/// Bytes of a line, the unit that has one writer.
+pub const LINE_BYTES: usize = 64;
+/// Kinds of pool that a buffer directory has room for.
+pub const DIRECTORY_KINDS: usize = 8;
+
+wire_enum! {
+    /// Whom a freeze stops; the host's choice per run.
+    pub struct GateScope {
+        /// A shut gate parks every lane that reaches it.
+        ALL = 0, "all";
+        /// The host serves the starved lane without shutting a gate.
+        LANE = 1, "lane";
+    }
+}
+
+wire_enum! {
+    /// The device's answer to the head.
+    pub struct AnswerCode {
+        /// The device has not read the head yet.
+        NONE = 0, "none";
+        /// Another version than [`VERSION`].
+        BAD_VERSION = 1, "bad_version";
+        /// The layout hash is not the device's own.
+        BAD_LAYOUT = 2, "bad_layout";
+        /// Lanes, cores or bytes do not fit the device or each other.
+        BAD_SHAPE = 3, "bad_shape";
+        /// Accepted: the magic number, echoed.
+        ACCEPTED = 0x534c_5831, "accepted";
+    }
+}
+
+const _: () = assert!(AnswerCode::ACCEPTED.0 == MAGIC);
+
+wire_enum! {
+    /// What a lane does for one subsystem.
+    pub struct LaneState {
+        /// Records.
+        RUNNING = 0, "running";
+        /// Waits until it may publish.
+        READY_GATE = 1, "ready_gate";
+        /// Waits until it may claim.
+        FREE_GATE = 2, "free_gate";
+        /// Has published everything and records no more.
+        FLUSHED = 3, "flushed";
+        /// Took the host for gone; loses records instead of waiting until the host shows life.
+        HOST_GONE = 4, "host_gone";
+        /// Has nothing to record.
+        IDLE = 5, "idle";
+    }
+}
+
+wire_enum! {
+    /// Why a record was lost on the device: index into [`PoolStatus::drops`].
+    pub struct DropCause {
+        /// The deadline passed without a sign of the host.
+        HOST_GONE = 0, "host_gone";
+        /// No buffer was to be had.
+        NO_BUFFER = 1, "no_buffer";
+        /// A shared word held a value that cannot be.
+        CORRUPT = 2, "corrupt";
+        /// The core did not write its last record in time.
+        CORE_BUSY = 3, "core_busy";
+    }
+}
+
+/// Causes of a loss on the device.
+pub const DROP_CAUSES: usize = DropCause::KNOWN.len();
+
+wire_struct! {
+    /// Run parameters. Written by the host before the device starts, `magic` last.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Head = "SluiceExtensionHead" [size 64, align 64] {
+        /// [`MAGIC`].
+        0 => magic: u32,
+        /// [`VERSION`].
+        4 => version: u32,
+        /// [`layout_hash`] of the host.
+        8 => layout_hash: u64,
+        /// Bytes of the block.
+        16 => bytes: u32,
+        /// Live lanes.
+        20 => lanes: u32,
+        /// Live cores.
+        24 => cores: u32,
+        /// Whom a freeze stops.
+        28 => gate_scope: GateScope,
+        /// Most ticks that one buffer switch may wait; 0 = default of the architecture.
+        32 => deadline_cycles: u64,
+        /// Tells runs apart in captures.
+        40 => run_id: u64,
+        /// Bits of [`EnableMask`].
+        48 => enabled: u32,
+        /// Zero.
+        52 => pad: [u32; 3],
+    }
+}
+
+impl Head {
+    /// The subsystems that record.
+    #[must_use]
+    pub const fn enable_mask(&self) -> EnableMask {
+        EnableMask::from_bits_retain(self.enabled)
+    }
+}
+
+wire_struct! {
+    /// Sign of life of the host.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Heartbeat = "SluiceExtensionHeartbeat" [size 64, align 64] {
+        /// Counts ticks of the host.
+        0 => heartbeat_host: u32,
+        /// Zero.
+        4 => pad: [u32; 15],
+    }
+}
+
+wire_struct! {
+    /// What the device says of the block. Written by lane 0.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Answer = "SluiceExtensionAnswer" [size 64, align 64] {
+        /// Accepted or why not.
+        0 => answer: AnswerCode,
+        /// Counts rounds of lane 0.
+        4 => heartbeat_device: u32,
+        /// [`layout_hash`] of the device.
+        8 => answer_layout_hash: u64,
+        /// Zero.
+        16 => pad: [u32; 12],
+    }
+}
+
+wire_struct! {
+    /// Where the buffers of one kind of pool lie, so that a host that attaches to a running device can name them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DirectoryEntry = "SluiceExtensionDirectoryEntry" [size 24, align 8] {
+        /// Device address of the first buffer; buffers of pool 0 come first, then those of pool 1 …
+        0 => slab_base: u64,
+        /// Bytes from one buffer to the next; 0 = the kind is not in use.
+        8 => stride_bytes: u32,
+        /// Buffers of each pool.
+        12 => buffers_per_pool: u32,
+        /// Pools of the kind.
+        16 => pools: u32,
+        /// Zero.
+        20 => pad: u32,
+    }
+}
+
+wire_struct! {
+    /// One subsystem's control line and buffer directory, host-written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Service = "SluiceExtensionService" [size 256, align 64] {
+        /// Counts releases.
+        0 => release_epoch: u32,
+        /// 1: no host serves this subsystem.
+        4 => host_detached: u32,
+        /// Zero.
+        8 => pad: [u32; 14],
+        /// By [`PoolKind`]; written before the device starts.
+        64 => directory: [DirectoryEntry; DIRECTORY_KINDS],
+    }
+}
+
+wire_struct! {
+    /// One lane's state in one subsystem, written by that lane.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LaneStatus = "SluiceExtensionLaneStatus" [size 64, align 64] {
+        /// What the lane does.
+        0 => state: LaneState,
+        /// 1: everything is published and the counters are final.
+        4 => flushed: u32,
+        /// Counter when the present wait began.
+        8 => parked_since_cycles: u64,
+        /// Waits for room in the ready ring.
+        16 => waits_rq: u32,
+        /// Waits for an empty buffer.
+        20 => waits_fq: u32,
+        /// Waits at a shut gate.
+        24 => parks: u32,
+        /// Waits that ended by the deadline.
+        28 => expiries: u32,
+        /// Records lost, all pools of the lane together.
+        32 => dropped_records: u32,
+        /// Most entries ever seen in the ready ring.
+        36 => ready_high_water: u32,
+        /// Zero.
+        40 => pad: [u32; 6],
+    }
+}
+
+wire_struct! {
+    /// One pool's stash and counters, written by the lane that owns the pool.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PoolStatus = "SluiceExtensionPoolStatus" [size 64, align 64] {
+        /// A full core buffer that is not published yet, 0 = none.
+        0 => stash_ptr: u64,
+        /// Its sequence number.
+        8 => stash_seq: u32,
+        /// Records lost, by [`DropCause`].
+        12 => drops: [u32; DROP_CAUSES],
+        /// Upper half of the pool's attempts, beside the 32-bit word of the wire contract.
+        28 => total_records_hi: u32,
+        /// Upper half of the pool's losses, beside the 32-bit word of the wire contract.
+        32 => dropped_records_hi: u32,
+        /// Fewest buffers ever seen in the free queue.
+        36 => free_low_water: u32,
+        /// Zero.
+        40 => pad: [u32; 6],
+    }
+}
+
+/// Offset of [`Head`].
+pub const HEAD: usize = 0;
+/// Offset of [`Heartbeat`].
+pub const HEARTBEAT: usize = HEAD + size_of::<Head>();
+/// Offset of [`Answer`].
+pub const ANSWER: usize = HEARTBEAT + size_of::<Heartbeat>();
+
+const SERVICES: usize = ANSWER + size_of::<Answer>();
+const LANES: usize = SERVICES + SUBSYSTEMS * size_of::<Service>();
+
+/// Offset of a subsystem's [`Service`].
+#[must_use]
+pub const fn service(subsystem: SubsystemId) -> usize {
+    SERVICES + subsystem.index() * size_of::<Service>()
+}
+
+/// Offset of the [`DirectoryEntry`] of one kind of pool; `None` when the directory has no room for the kind.
+#[must_use]
+pub const fn directory(subsystem: SubsystemId, kind: PoolKind) -> Option<usize> {
+    let index = kind.0 as usize;
+    if index >= DIRECTORY_KINDS {
+        return None;
+    }
+    Some(service(subsystem) + core::mem::offset_of!(Service, directory) + index * size_of::<DirectoryEntry>())
+}
+
+/// The block of one shape of run: where the parts stand whose number the run decides.
+///
+/// All subsystems have their lines, enabled or not, so that both sides compute the same offsets from the shape alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extension {
+    lanes: u32,
+    /// First pool line of each subsystem, then the end of the block.
+    pools: [usize; SUBSYSTEMS + 1],
+}
+
+impl Extension {
+    /// The block of a run.
+    #[must_use]
+    pub const fn new(shape: Shape) -> Self {
+        let mut pools = [0; SUBSYSTEMS + 1];
+        pools[0] = LANES + SUBSYSTEMS * shape.lanes() as usize * size_of::<LaneStatus>();
+        let mut i = 0;
+        while i < SUBSYSTEMS {
+            let count = pool_count(SubsystemId::ALL[i], shape);
+            pools[i + 1] = pools[i] + count as usize * size_of::<PoolStatus>();
+            i += 1;
+        }
+        Self { lanes: shape.lanes(), pools }
+    }
+
+    /// Bytes of the block, a multiple of [`LINE_BYTES`].
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.pools[SUBSYSTEMS]
+    }
+
+    /// Offset of the [`LaneStatus`] of `lane` in `subsystem`; `None` when the lane is not live.
+    #[must_use]
+    pub const fn lane(&self, subsystem: SubsystemId, lane: Lane) -> Option<usize> {
+        if lane.0 >= self.lanes {
+            return None;
+        }
+        Some(LANES + (subsystem.index() * self.lanes as usize + lane.0 as usize) * size_of::<LaneStatus>())
+    }
+
+    /// Offset of the [`PoolStatus`] of pool `number` of `subsystem`, counted as
+    /// [`Region::pool_number`](super::Region::pool_number) does; `None` when there is no such pool.
+    #[must_use]
+    pub const fn pool(&self, subsystem: SubsystemId, number: u32) -> Option<usize> {
+        let (first, end) = (self.pools[subsystem.index()], self.pools[subsystem.index() + 1]);
+        // Division before multiplication: the number may be anything, and an offset may have 32 bits.
+        if number as usize >= (end - first) / size_of::<PoolStatus>() {
+            return None;
+        }
+        Some(first + number as usize * size_of::<PoolStatus>())
+    }
+}
+
+const fn pool_count(subsystem: SubsystemId, shape: Shape) -> u32 {
+    match subsystem {
+        SubsystemId::Swimlane => swimlane::region(shape).pools(),
+        SubsystemId::Pmu => shape.cores(),
+        SubsystemId::ArgsDump => shape.lanes(),
+        SubsystemId::DepGen | SubsystemId::ScopeStats => 1,
+    }
+}
+
+/// The structures of the block.
+pub const STRUCTURES: &[Description] = &[
+    Head::DESCRIPTION,
+    Heartbeat::DESCRIPTION,
+    Answer::DESCRIPTION,
+    DirectoryEntry::DESCRIPTION,
+    Service::DESCRIPTION,
+    LaneStatus::DESCRIPTION,
+    PoolStatus::DESCRIPTION,
+];
+
+const fn fold_all(structures: &[Description], mut hash: u64) -> u64 {
+    let mut i = 0;
+    while i < structures.len() {
+        hash = structures[i].fold(hash);
+        i += 1;
+    }
+    hash
+}
+
+const fn hash_of(arch: ArchId) -> u64 {
+    fold_all(STRUCTURES, fold_all(contract(arch), HASH_SEED))
+}
+
+const HASHES: [u64; 2] = [hash_of(ArchId::A2a3), hash_of(ArchId::A5)];
+
+/// FNV-1a over every name and number of the wire contract of `arch`, then of this block. Two sides that agree on it
+/// agree on every offset.
+#[must_use]
+pub const fn layout_hash(arch: ArchId) -> u64 {
+    match arch {
+        ArchId::A2a3 => HASHES[0],
+        ArchId::A5 => HASHES[1],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn fixed_parts_stand_where_the_picture_says() {
+        assert_eq!((HEAD, HEARTBEAT, ANSWER), (0, 64, 128));
+        assert_eq!(service(SubsystemId::Swimlane), 192);
+        assert_eq!(service(SubsystemId::ScopeStats), 192 + 4 * 256);
+        assert_eq!(LANES, 1472);
+        assert_eq!(directory(SubsystemId::Pmu, PoolKind(7)), Some(192 + 256 + 64 + 7 * 24));
+        assert_eq!(directory(SubsystemId::Pmu, PoolKind(8)), None);
+    }
+
+    #[test]
+    fn the_smallest_block_fits_a_small_board() {
+        let block = Extension::new(Shape::new(ArchId::A2a3, 1, 1).unwrap());
+        // Five lanes' lines; ten swimlane pools (one per core twice, four lanes twice) and four others.
+        assert_eq!(block.bytes(), 1472 + (5 + 10 + 4) * 64);
+    }
+
+    #[test]
+    fn architectures_do_not_pass_for_one_another() {
+        assert_ne!(layout_hash(ArchId::A2a3), layout_hash(ArchId::A5));
+    }
+
+    proptest! {
+        /// Lines whose number the run decides are disjoint, gapless and inside the block.
+        #[test]
+        fn lines_have_one_owner(shape in crate::layout::tests::shape()) {
+            let block = Extension::new(shape);
+            let mut lines = Vec::new();
+            for subsystem in SubsystemId::ALL {
+                lines.extend((0..shape.lanes()).map(|lane| block.lane(subsystem, Lane(lane)).unwrap()));
+                prop_assert_eq!(block.lane(subsystem, Lane(shape.lanes())), None);
+            }
+            for subsystem in SubsystemId::ALL {
+                lines.extend((0..).map_while(|number| block.pool(subsystem, number)));
+                prop_assert_eq!(block.pool(subsystem, u32::MAX), None);
+            }
+            let expected: Vec<_> = (LANES..block.bytes()).step_by(LINE_BYTES).collect();
+            prop_assert_eq!(lines, expected);
+        }
+    }
+}
