@@ -7,8 +7,15 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod components;
 mod fmt;
+mod lint;
+mod lints;
+mod process;
 mod run;
+mod setup;
+mod test;
+mod toolchain;
 mod workspace;
 
 /// Declares the subcommand enum and its dispatch from one table.
@@ -30,8 +37,11 @@ macro_rules! commands {
 }
 
 commands! {
+    Setup => setup,
     Run => run,
+    Test => test,
     Fmt => fmt,
+    Lint => lint,
 }
 
 /// Builds, runs, checks and packages Sluice.

@@ -1,0 +1,107 @@
+//! `cargo xtask lint`: everything that is judged without running the code.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use crate::components::{self, Component};
+use crate::lints::{self, Finding};
+use crate::test::Outcome;
+use crate::test::counts::Counts;
+use crate::toolchain::{self, Builder, Target};
+use crate::{process, workspace};
+
+/// Judges formatting, clippy, documentation and the project's own rules.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// What the checks of bare-metal crates need.
+pub(crate) const NEEDS: &[Component] =
+    &[Component::Target(Target::Thumbv7m), Component::Target(Target::Aarch64)];
+
+/// Longer than a first build of everything takes on two cores.
+const BOUND: Duration = Duration::from_secs(20 * 60);
+
+pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    components::ensure(NEEDS)?;
+    let Outcome { counts, complaints } = outcome()?;
+    for complaint in &complaints {
+        println!("{complaint}");
+    }
+    println!("{counts}");
+    Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs every check, each counted as one test.
+///
+/// # Errors
+/// When a tool cannot be started or the source tree cannot be read.
+pub(crate) fn outcome() -> anyhow::Result<Outcome> {
+    let mut outcome = Outcome { counts: Counts::default(), complaints: Vec::new() };
+    for (name, command) in commands() {
+        let finished = process::run_bounded(command, BOUND, &mut std::io::stdout())?;
+        let complaint =
+            finished.complaint().map(|end| format!("{}\n{end}", process::tail(&finished.output, 80)));
+        record(&mut outcome, &name, complaint);
+    }
+    let tree = lints::Tree::read(&workspace::root())?;
+    for (name, check) in lints::ALL {
+        let findings = check(&tree)?;
+        record(&mut outcome, name, (!findings.is_empty()).then(|| listed(&findings)));
+    }
+    Ok(outcome)
+}
+
+fn record(outcome: &mut Outcome, name: &str, complaint: Option<String>) {
+    println!("lint {name} ... {}", if complaint.is_none() { "ok" } else { "FAILED" });
+    outcome.counts += Counts::one(complaint.is_none());
+    outcome.complaints.extend(complaint.map(|text| format!("{name}: {text}")));
+}
+
+fn listed(findings: &[Finding]) -> String {
+    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// The checks that other tools make.
+fn commands() -> Vec<(String, Command)> {
+    let root = workspace::root();
+    let mut commands = vec![
+        ("rustfmt".to_owned(), cargo(&root, &["fmt", "--all", "--check"])),
+        (
+            "clippy".to_owned(),
+            cargo(&root, &["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]),
+        ),
+    ];
+    for target in [Target::Thumbv7m, Target::Aarch64] {
+        if let Some(builder) = toolchain::builder(target) {
+            commands.push((format!("bare metal {}", target.triple()), bare_metal(builder, target)));
+        }
+    }
+    let mut documentation = cargo(&root, &["doc", "--workspace", "--no-deps"]);
+    documentation.env("RUSTDOCFLAGS", "--deny warnings");
+    commands.push(("rustdoc".to_owned(), documentation));
+    commands
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = workspace::cargo();
+    command.current_dir(root).args(arguments);
+    command
+}
+
+/// Clippy where the active toolchain builds the target; Debian's compiler has none, so its own warnings judge.
+fn bare_metal(builder: Builder, target: Target) -> Command {
+    let crates = ["--package", "sluice-core", "--package", "sluice-aicpu-fw"];
+    match builder {
+        Builder::Active => {
+            let mut command = builder.cargo("clippy", target);
+            command.args(crates).args(["--", "--deny", "warnings"]);
+            command
+        }
+        Builder::Debian => {
+            let mut command = builder.cargo("check", target);
+            command.args(crates).env("RUSTFLAGS", "--deny warnings");
+            command
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! How many tests a runner says it ran.
+
+use std::ops::AddAssign;
+
+/// Tests that ran, by outcome.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Tests that passed.
+    pub(crate) passed: u64,
+    /// Tests that failed.
+    pub(crate) failed: u64,
+}
+
+impl Counts {
+    /// One check with its outcome.
+    pub(crate) fn one(passed: bool) -> Self {
+        Self { passed: passed.into(), failed: (!passed).into() }
+    }
+
+    /// Whether any test ran.
+    pub(crate) fn any(self) -> bool {
+        self.passed + self.failed > 0
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+/// The sum over all `test result:` lines, as Rust's test harness prints one per binary.
+pub(crate) fn of_cargo_test(output: &str) -> Counts {
+    let mut sum = Counts::default();
+    for line in output.lines() {
+        if let Some(counts) = line.trim_start().strip_prefix("test result: ").and_then(of_result) {
+            sum += counts;
+        }
+    }
+    sum
+}
+
+/// `ok. 3 passed; 0 failed; 1 ignored; …`
+fn of_result(result: &str) -> Option<Counts> {
+    let (_, numbers) = result.split_once(". ")?;
+    let mut parts = numbers.split("; ");
+    Some(Counts {
+        passed: number_before(parts.next()?, " passed")?,
+        failed: number_before(parts.next()?, " failed")?,
+    })
+}
+
+fn number_before(text: &str, suffix: &str) -> Option<u64> {
+    text.strip_suffix(suffix)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_several_binaries_add_up() {
+        let output = "running 3 tests\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            noise\n\
+            test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(of_cargo_test(output), Counts { passed: 13, failed: 2 });
+    }
+
+    #[test]
+    fn what_only_looks_like_a_result_counts_nothing() {
+        assert_eq!(of_cargo_test("test result: ok\nresult: ok. 3 passed; 0 failed"), Counts::default());
+        assert!(!of_cargo_test("").any());
+    }
+}
