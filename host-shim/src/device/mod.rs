@@ -1,1 +1,3 @@
-//! Placeholder for `device`.
+//! The device as the host sees it.
+
+pub mod heap;
