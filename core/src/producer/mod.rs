@@ -81,8 +81,6 @@ pub struct Rules {
     pub raise_by_level: bool,
     /// A parked lane leaves when the release epoch moved, even if the gate is shut again.
     pub release_epoch: bool,
-    /// One host role writes a free queue's tail.
-    pub one_refiller: bool,
     /// A pool's limit is what the host can still give, not a number of slots.
     pub attainable_limit: bool,
     /// A buffer is visible in its new place before it leaves the old one.
@@ -97,7 +95,6 @@ impl Rules {
         gate_before_publication: true,
         raise_by_level: true,
         release_epoch: true,
-        one_refiller: true,
         attainable_limit: true,
         ownership_order: true,
         complete_scan: true,

@@ -1,1 +1,47 @@
-//! Placeholder for `dfx`.
+//! The host's half of lossless profiling.
+//!
+//! Three roles serve one subsystem. Each is a state machine that is polled and never blocks; a thread may run one of them
+//! or all, and the model checker runs them in every order.
+//!
+//! ```text
+//!   ready rings ──► drain ──► collect pipe ──► collector ──► return pipe ──► keeper ──► free queues
+//!                     │                           │ capture                    │
+//!                     └ taken[buffer] + 1         └ after the data is safe     ├ given[buffer] + 1
+//!                                                                              └ freeze flags, epoch, signals
+//! ```
+//!
+//! | role | module | owns |
+//! |---|---|---|
+//! | drain | [`drain`] | ring heads, `taken` counters |
+//! | collector | the session's, behind [`Pipe`]s | nothing shared |
+//! | keeper | [`keeper`] | free-queue tails, `given` counters, freeze flags, release epoch |
+//!
+//! A buffer is the device's exactly while `given = taken + 1`, so the ledger needs no lock and no word with two writers:
+//! see [`ledger`]. A host that attaches to a running device first finds out who owns what: see [`attach`].
+
+pub mod attach;
+pub mod drain;
+pub mod keeper;
+pub mod ledger;
+mod views;
+
+pub use views::{FreeQueueFeed, GateControl, Occupancy, RingDrain, RingState, RingWatch};
+
+use ledger::BufferId;
+
+/// An order-preserving hand-over between two roles. Never full: it has room for every buffer there is.
+pub trait Pipe<T> {
+    /// Puts `item` in.
+    fn push(&self, item: T);
+    /// Takes the oldest item, if there is one.
+    fn pop(&self) -> Option<T>;
+}
+
+/// A full buffer on its way to the collector.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Full {
+    /// The buffer, now the host's.
+    pub buffer: BufferId,
+    /// Its sequence number in the pool.
+    pub sequence: u32,
+}

@@ -1,0 +1,179 @@
+//! The drain: takes full buffers out of the ready rings, one per ring and turn, in rotation.
+//!
+//! For each entry: read it once, check every field against the directory, take the buffer in the ledger, give the slot
+//! back, hand the buffer on. What cannot be right is counted under its reason and its slot given back, so one bad entry
+//! costs one entry.
+//!
+//! After an attach some buffers may have been seen only as a lane's current one: either the lane fills them, or it had
+//! published them to the dead host and not yet cleared the word. The drain settles these, because it alone takes entries
+//! out: a buffer that a lane no longer names and no ring holds is the host's.
+
+use std::sync::Arc;
+
+use sluice_core::mem::{Fault, LongPeer, Memory};
+use sluice_core::producer::ReadyEntry;
+
+use super::ledger::{BufferId, Directory, TakenSide};
+use super::{Full, Pipe, RingDrain, RingState};
+
+/// Why an entry was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No pool of that kind and number.
+    UnknownPool,
+    /// No buffer at that address.
+    UnknownBuffer,
+    /// The buffer belongs to another pool.
+    ForeignBuffer,
+    /// The buffer is not the device's: published twice.
+    NotDeviceHeld,
+}
+
+/// What one poll did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Drained {
+    /// The ring looked at had nothing.
+    Nothing,
+    /// One buffer went on to the collector.
+    Buffer(Full),
+    /// One entry was refused.
+    Refused {
+        /// Ring it came from.
+        ring: u32,
+        /// What it said.
+        entry: ReadyEntry,
+        /// Why it was refused.
+        why: Refusal,
+    },
+    /// The ring's index was out of range.
+    CorruptTail {
+        /// The ring.
+        ring: u32,
+        /// What its tail read.
+        tail: u32,
+    },
+    /// A buffer that an attach had left open turned out to be the host's.
+    Recovered(BufferId),
+}
+
+/// What the drain remembers between polls; plain data.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct DrainState {
+    /// Ring to look at next.
+    pub ring: u32,
+    /// Buffers that an attach left open.
+    pub unsettled: Vec<BufferId>,
+}
+
+/// The drain of one subsystem.
+pub struct Drain<M: Memory, W> {
+    directory: Arc<Directory>,
+    rings: Vec<RingDrain<M>>,
+    currents: Vec<LongPeer<M::Word>>,
+    ledger: TakenSide<W>,
+    state: DrainState,
+}
+
+impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
+    /// A drain over `rings`; `currents` are the current-buffer words of all pools, in the directory's order.
+    pub fn new(
+        directory: Arc<Directory>,
+        rings: Vec<RingDrain<M>>,
+        currents: Vec<LongPeer<M::Word>>,
+        ledger: TakenSide<W>,
+        unsettled: Vec<BufferId>,
+    ) -> Self {
+        Self { directory, rings, currents, ledger, state: DrainState { ring: 0, unsettled } }
+    }
+
+    /// What the drain remembers.
+    pub fn state(&self) -> &DrainState {
+        &self.state
+    }
+
+    /// Puts the drain into `state`, for a checker that explores from many states.
+    pub fn restore(&mut self, state: DrainState) {
+        self.state = state;
+    }
+
+    /// Number of rings; after that many polls that drained nothing, nothing waited.
+    pub fn rings(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Looks at the next ring and takes at most one entry.
+    ///
+    /// # Errors
+    /// [`Fault`] when the transport fails; the entry stays where it is.
+    pub fn poll(
+        &mut self,
+        collect: &impl Pipe<Full>,
+        returned: &impl Pipe<BufferId>,
+    ) -> Result<Drained, Fault> {
+        let ring = self.state.ring;
+        let drained = self.poll_ring(ring, collect)?;
+        self.state.ring = if ring as usize + 1 >= self.rings.len() { 0 } else { ring + 1 };
+        if drained == Drained::Nothing && self.state.ring == 0 && !self.state.unsettled.is_empty() {
+            return self.settle(returned);
+        }
+        Ok(drained)
+    }
+
+    fn poll_ring(&mut self, number: u32, collect: &impl Pipe<Full>) -> Result<Drained, Fault> {
+        let ring = &self.rings[number as usize];
+        let index = match ring.look()? {
+            RingState::Empty => return Ok(Drained::Nothing),
+            RingState::Corrupt { tail } => return Ok(Drained::CorruptTail { ring: number, tail }),
+            RingState::Entry { index, .. } => index,
+        };
+        let entry = ring.read(index)?;
+        match self.accept(&entry) {
+            Ok(buffer) => {
+                ring.advance()?;
+                self.state.unsettled.retain(|&open| open != buffer);
+                let full = Full { buffer, sequence: entry.sequence };
+                collect.push(full);
+                Ok(Drained::Buffer(full))
+            }
+            Err(why) => {
+                ring.advance()?;
+                Ok(Drained::Refused { ring: number, entry, why })
+            }
+        }
+    }
+
+    fn accept(&self, entry: &ReadyEntry) -> Result<BufferId, Refusal> {
+        let pool = self.directory.find_pool(entry.kind, entry.instance).ok_or(Refusal::UnknownPool)?;
+        let buffer = self.directory.find(entry.buffer).ok_or(Refusal::UnknownBuffer)?;
+        if self.directory.pool_of(buffer) != pool {
+            return Err(Refusal::ForeignBuffer);
+        }
+        if self.ledger.take(buffer) { Ok(buffer) } else { Err(Refusal::NotDeviceHeld) }
+    }
+
+    /// Looks again at the oldest open buffer: first at the lane's word, then at the rings, in the direction in which
+    /// buffers move.
+    fn settle(&mut self, returned: &impl Pipe<BufferId>) -> Result<Drained, Fault> {
+        let buffer = self.state.unsettled[0];
+        let address = self.directory.address(buffer);
+        let pool = self.directory.pool_of(buffer);
+        if self.currents[pool.0 as usize].try_observe()? == address {
+            self.state.unsettled.rotate_left(1);
+            return Ok(Drained::Nothing);
+        }
+        for ring in &self.rings {
+            for entry in ring.waiting()? {
+                if entry?.buffer == address {
+                    return Ok(Drained::Nothing);
+                }
+            }
+        }
+        self.state.unsettled.remove(0);
+        if !self.ledger.take(buffer) {
+            return Ok(Drained::Nothing);
+        }
+        returned.push(buffer);
+        Ok(Drained::Recovered(buffer))
+    }
+}
