@@ -9,6 +9,7 @@ use clap::Parser;
 
 mod components;
 mod fmt;
+mod layout;
 mod lint;
 mod lints;
 mod process;
@@ -42,6 +43,7 @@ commands! {
     Test => test,
     Fmt => fmt,
     Lint => lint,
+    Layout => layout,
 }
 
 /// Builds, runs, checks and packages Sluice.
