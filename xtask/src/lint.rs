@@ -91,17 +91,14 @@ fn cargo(root: &Path, arguments: &[&str]) -> Command {
 
 /// Clippy where the active toolchain builds the target; Debian's compiler has none, so its own warnings judge.
 fn bare_metal(builder: Builder, target: Target) -> Command {
-    let crates = ["--package", "sluice-core", "--package", "sluice-aicpu-fw"];
-    match builder {
-        Builder::Active => {
-            let mut command = builder.cargo("clippy", target);
-            command.args(crates).args(["--", "--deny", "warnings"]);
-            command
-        }
-        Builder::Debian => {
-            let mut command = builder.cargo("check", target);
-            command.args(crates).env("RUSTFLAGS", "--deny warnings");
-            command
-        }
+    let mut command = builder.cargo(if builder == Builder::Active { "clippy" } else { "check" }, target);
+    command.args(["--package", "sluice-core", "--package", "sluice-aicpu-fw"]);
+    if target == Target::Thumbv7m {
+        command.args(["--package", "sluice-target-tests", "--features", "sluice-target-tests/image"]);
     }
+    match builder {
+        Builder::Active => command.args(["--", "--deny", "warnings"]),
+        Builder::Debian => command.env("RUSTFLAGS", "--deny warnings"),
+    };
+    command
 }

@@ -57,6 +57,13 @@ fn of_result(result: &str) -> Option<Counts> {
     })
 }
 
+/// The output's last line, when it is `N passed, M failed`; a runner of ours that did not get there has none.
+pub(crate) fn of_last_line(output: &str) -> Option<Counts> {
+    let line = output.lines().rev().find(|line| !line.trim().is_empty())?;
+    let (passed, failed) = line.trim().split_once(", ")?;
+    Some(Counts { passed: number_before(passed, " passed")?, failed: number_before(failed, " failed")? })
+}
+
 fn number_before(text: &str, suffix: &str) -> Option<u64> {
     text.strip_suffix(suffix)?.parse().ok()
 }
@@ -78,5 +85,19 @@ mod tests {
     fn what_only_looks_like_a_result_counts_nothing() {
         assert_eq!(of_cargo_test("test result: ok\nresult: ok. 3 passed; 0 failed"), Counts::default());
         assert!(!of_cargo_test("").any());
+    }
+
+    #[test]
+    fn only_the_last_line_ends_a_run() {
+        assert_eq!(of_last_line("a ... ok\n4 passed, 1 failed\n\n"), Some(Counts { passed: 4, failed: 1 }));
+        assert_eq!(of_last_line("4 passed, 0 failed\nhard fault"), None);
+        assert_eq!(of_last_line("4 passed, x failed"), None);
+        assert_eq!(of_last_line(""), None);
+    }
+
+    #[test]
+    fn the_printed_form_is_read_back() {
+        let counts = Counts { passed: 7, failed: 2 };
+        assert_eq!(of_last_line(&counts.to_string()), Some(counts));
     }
 }

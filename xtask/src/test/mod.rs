@@ -13,6 +13,7 @@ use crate::{lint, process, workspace};
 use counts::Counts;
 
 pub(crate) mod counts;
+mod qemu;
 
 /// Passes every test; installs what is missing first.
 #[derive(clap::Args)]
@@ -42,6 +43,7 @@ pub(crate) struct Outcome {
 const STEPS: &[Step] = &[
     Step { name: "lint", needs: lint::NEEDS, optional: false, run: lint::outcome },
     Step { name: "host", needs: &[], optional: false, run: host },
+    Step { name: "qemu", needs: qemu::NEEDS, optional: false, run: qemu::unit_tests },
     Step { name: "miri", needs: &[Component::Miri], optional: true, run: miri },
 ];
 
