@@ -17,6 +17,7 @@ mod run;
 mod setup;
 mod test;
 mod toolchain;
+mod vectors;
 mod workspace;
 
 /// Declares the subcommand enum and its dispatch from one table.
@@ -44,6 +45,7 @@ commands! {
     Fmt => fmt,
     Lint => lint,
     Layout => layout,
+    Vectors => vectors,
 }
 
 /// Builds, runs, checks and packages Sluice.

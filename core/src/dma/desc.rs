@@ -174,6 +174,11 @@ pub trait Descriptor: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligne
     /// Replaces the address word; length and flags stay.
     fn set_address(&mut self, address: AddrWord);
 
+    /// The bytes as they lie in ring memory, lowest address first.
+    fn wire_bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
     /// Bytes moved.
     fn chunk_len(&self) -> ChunkLen {
         ChunkLen::from_field(self.len_ctrl().len_field())
