@@ -10,10 +10,14 @@
 //! [`Pattern::new`] is the only way to a pattern, so a pattern that exists is non-empty and its last byte has an
 //! offset that fits 64 bits. The container facts name no element size: sizes and steps count bytes.
 
-use super::program::VarId;
+use sluice_core::dma::ChunkLen;
+use sluice_core::fmap::VarId;
 
 /// Most dimensions of a pattern or of a shape (NEFF container facts).
 pub const MAX_DIMS: usize = 8;
+
+/// Bytes that one descriptor pair moves at most.
+const PAIR_BYTES: u64 = ChunkLen::MAX.bytes() as u64;
 
 /// One dimension of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +178,14 @@ impl DmaCopy {
             pending: None,
         }
     }
+
+    /// How many descriptor pairs the copy becomes, one per 64 KiB or part of each transfer; `None` above `limit`.
+    /// Takes no more steps than `limit`.
+    pub fn pairs_up_to(&self, limit: u64) -> Option<u64> {
+        self.transfers().try_fold(0, |pairs: u64, transfer| {
+            Some(pairs + transfer.len_bytes.div_ceil(PAIR_BYTES)).filter(|&pairs| pairs <= limit)
+        })
+    }
 }
 
 /// A contiguous copy between two variables; what a descriptor pair, or several of them, can carry.
@@ -293,8 +305,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const A: VarId = VarId::new(0).unwrap();
-    const B: VarId = VarId::new(1).unwrap();
+    const A: VarId = VarId(0);
+    const B: VarId = VarId(1);
 
     /// Every offset by the definition: nested counting, innermost fastest.
     fn offsets(pattern: &Pattern) -> Vec<u64> {
@@ -360,6 +372,22 @@ mod tests {
         assert_eq!(transfers(huge.clone(), huge), [(0, 0, 1 << 40)]);
     }
 
+    #[test]
+    fn pairs_are_counted_per_64_kib_up_to_a_limit() {
+        let pairs = |pattern: Pattern, limit| {
+            let to = Pattern::contiguous(0, pattern.len_bytes()).unwrap();
+            DmaCopy::new(A, pattern, B, to).unwrap().pairs_up_to(limit)
+        };
+        let row = |bytes| Pattern::contiguous(0, bytes).unwrap();
+        assert_eq!(
+            [1, 65_536, 65_537, 131_072, 131_073].map(|n| pairs(row(n), 9)),
+            [1, 1, 2, 2, 3].map(Some)
+        );
+        assert_eq!(pairs(row(131_073), 2), None);
+        let endless = Pattern::new(0, &[1 << 40, 1], &[2, 1]).unwrap();
+        assert_eq!(pairs(endless, 1000), None);
+    }
+
     fn dims() -> impl Strategy<Value = (Vec<u64>, Vec<u64>)> {
         prop::collection::vec((1u64..5, prop_oneof![0u64..9, Just(16), Just(64)]), 1..5)
             .prop_map(|dims| dims.into_iter().unzip())
@@ -372,7 +400,7 @@ mod tests {
         ) {
             let from = Pattern::new(offset, &sizes, &steps).unwrap();
             let len = from.len_bytes();
-            let to = if len % split == 0 {
+            let to = if len.is_multiple_of(split) {
                 Pattern::new(7, &[len / split, split], &[split + 1, 1]).unwrap()
             } else {
                 Pattern::contiguous(7, len).unwrap()

@@ -9,32 +9,11 @@
 //!
 //! Programs are made by the reader alone; the rules it has checked are stated at each field.
 
+use sluice_core::fmap::VarId;
+use sluice_core::mmio::{Engine, QueueId, SemaphoreId};
+
+use super::isa::RunBlock;
 use super::pattern::DmaCopy;
-
-/// Number of a variable inside its program: dense from 0, at most 19 bits because descriptor templates carry it in
-/// 19 bits (KBL facts).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VarId(u32);
-
-impl VarId {
-    /// The highest number a descriptor template can carry.
-    pub const MAX: u32 = (1 << 19) - 1;
-
-    /// `None` above [`VarId::MAX`].
-    pub const fn new(id: u32) -> Option<Self> {
-        if id <= Self::MAX { Some(Self(id)) } else { None }
-    }
-
-    /// The number as the device sees it.
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// The variable's place in [`Program::vars`].
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// Where a virtual temporary lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +80,8 @@ impl VarKind {
 pub struct Var {
     /// 1 to 255 bytes, no control characters, unique in the program.
     pub name: String,
-    /// Equal to the variable's place in [`Program::vars`].
+    /// Equal to the variable's place in [`Program::vars`], at most 19 bits because descriptor templates carry so
+    /// many.
     pub id: VarId,
     /// What it is.
     pub kind: VarKind,
@@ -140,12 +120,12 @@ pub struct Queue {
     /// What it is for.
     pub kind: QueueKind,
     /// The engine whose blocks it runs.
-    pub owner: EngineKind,
-    /// Completion semaphores, 1 to 16, each below 256.
-    pub semaphores: Vec<u8>,
-    /// The ring number on the device: counted in name order over the queues that have a ring, so `None` for
-    /// [`QueueKind::Dynamic`].
-    pub number: Option<u8>,
+    pub owner: Engine,
+    /// Completion semaphores, 1 to 16.
+    pub semaphores: Vec<SemaphoreId>,
+    /// The queue of the device that has its ring: counted in name order over the queues that have one, below
+    /// [`QueueId::PROLOGUE`]; `None` for [`QueueKind::Dynamic`].
+    pub ring: Option<QueueId>,
 }
 
 /// What the elements of a block do at their destination.
@@ -182,29 +162,37 @@ pub struct DmaBlock {
     pub pairs: u32,
 }
 
-/// One of the five compute engines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum EngineKind {
-    /// Matrix engine.
-    Pe = 0,
-    /// Activation engine.
-    Act = 1,
-    /// Pooling engine.
-    Pool = 2,
-    /// Vector engine.
-    Dve = 3,
-    /// Synchronisation engine.
-    Sp = 4,
+/// The name of an engine in containers and specs.
+pub(super) const fn engine_key(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Pe => "pe",
+        Engine::Act => "act",
+        Engine::Pool => "pool",
+        Engine::Dve => "dve",
+        Engine::Sp => "sp",
+    }
+}
+
+/// What an engine does in one execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// It has no instructions.
+    Idle,
+    /// Its instructions are not ours and cannot be interpreted.
+    Opaque,
+    /// It runs all its blocks, on each queue in the order of [`EngineProgram::blocks`].
+    Blocks(Vec<RunBlock>),
 }
 
 /// One engine's part of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Engine {
+pub struct EngineProgram {
     /// Which engine.
-    pub kind: EngineKind,
+    pub engine: Engine,
     /// Whole instructions of 64 bytes; empty when the program does not use the engine.
     pub instructions: Vec<u8>,
+    /// What they say.
+    pub work: Work,
     /// Static DMA lists, in container order.
     pub blocks: Vec<DmaBlock>,
 }
@@ -266,7 +254,7 @@ pub struct Program {
     /// Sorted by name.
     pub queues: Vec<Queue>,
     /// PE, ACT, POOL, DVE, SP.
-    pub engines: [Engine; 5],
+    pub engines: [EngineProgram; Engine::COUNT],
     /// Event-accelerator carve-out, where stated.
     pub carve_out: Option<CarveOut>,
     /// What else is there.
@@ -276,7 +264,7 @@ pub struct Program {
 impl Program {
     /// The variable of that number; numbers inside a program always have one.
     pub fn var(&self, id: VarId) -> &Var {
-        &self.vars[id.index()]
+        &self.vars[id.0 as usize]
     }
 
     /// The variable of that name.
