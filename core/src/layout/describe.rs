@@ -8,10 +8,12 @@
 //! 3. a [`Describe`] impl, from which `cargo xtask layout` prints the contract and the layout hash is computed.
 //!
 //! A row ending in `; unnamed` is space the contract leaves without a name: it exists in Rust (zerocopy wants it)
-//! but not in the description. A row followed by `= { "a.b" @ offset, size; … }` also lists members of a union.
+//! but not in the description; `; unnamed_on_a2a3` is the same for one architecture. A row followed by
+//! `= { "a.b" @ offset, size; … }` also lists members of a union.
 //!
 //! [`wire_structs_per_arch!`] takes the same table with two columns, `a2a3 | a5`, and instantiates it once per
-//! architecture in the modules `a2a3` and `a5`; inside, `This` is the architecture.
+//! architecture in the modules `a2a3` and `a5`; inside, `This` is the architecture. Items behind `also in a5` stand in
+//! one of the modules only.
 
 /// A named run of bytes inside a wire structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +121,7 @@ macro_rules! wire_struct {
         pub struct $name {
             $(
                 $(#[$field_meta])*
-                $(#[doc = concat!("Space the contract leaves ", stringify!($unnamed), "; zero.")])?
+                $(#[doc = concat!("Padding, ", stringify!($unnamed), " by the contract; zero.")])?
                 pub $field: $ty,
             )+
         }
@@ -153,6 +155,12 @@ macro_rules! wire_field {
     ($name:ident, $field:ident, $ty:ty; unnamed) => {
         &[]
     };
+    ($name:ident, $field:ident, $ty:ty; unnamed_on_a2a3) => {
+        match <This as $crate::layout::Arch>::ID {
+            $crate::layout::ArchId::A2a3 => &[],
+            $crate::layout::ArchId::A5 => $crate::layout::describe::wire_field!($name, $field, $ty),
+        }
+    };
     ($name:ident, $field:ident, $ty:ty $(= { $($path:literal @ $offset:literal, $size:literal);+ $(;)? })?) => {
         &[
             $crate::layout::Field {
@@ -181,7 +189,10 @@ macro_rules! wire_structs_per_arch {
                 $offset2:literal | $offset5:literal => $field:ident : $ty:ty $(; $unnamed:ident)?
             ),+ $(,)?
         }
-    )+) => {
+    )+
+    $(also in a2a3 { $($only2:item)+ })?
+    $(also in a5 { $($only5:item)+ })?
+    ) => {
         /// Forms that hold for [`A2a3`](crate::layout::A2a3).
         pub mod a2a3 {
             #[allow(unused_imports)]
@@ -195,6 +206,7 @@ macro_rules! wire_structs_per_arch {
                     }
                 }
             )+
+            $($($only2)+)?
         }
 
         /// Forms that hold for [`A5`](crate::layout::A5).
@@ -210,16 +222,40 @@ macro_rules! wire_structs_per_arch {
                     }
                 }
             )+
+            $($($only5)+)?
         }
     };
 }
 
-/// Declares an enumeration of the wire as a newtype over `u32`: every value the other side may write is
+/// Declares the offsets of those header words that only one subsystem has, for both architectures.
+macro_rules! header_words {
+    ($header:ident { $($field:ident),+ $(,)? }) => {
+        /// Offsets of the header words that only this subsystem has, from the region's base.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct HeaderWords {
+            $(
+                #[doc = concat!("[`a2a3::", stringify!($header), "::", stringify!($field), "`]")]
+                pub $field: usize,
+            )+
+        }
+
+        /// Where the header words that only this subsystem has stand.
+        #[must_use]
+        pub const fn header_words(arch: ArchId) -> HeaderWords {
+            match arch {
+                ArchId::A2a3 => HeaderWords { $($field: core::mem::offset_of!(a2a3::$header, $field)),+ },
+                ArchId::A5 => HeaderWords { $($field: core::mem::offset_of!(a5::$header, $field)),+ },
+            }
+        }
+    };
+}
+
+/// Declares an enumeration of the wire as a newtype over its integer: every value the other side may write is
 /// representable, the known ones have a name.
 macro_rules! wire_enum {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident {
+        pub struct $name:ident: $int:ident {
             $($(#[$value_meta:meta])* $value:ident = $number:literal, $text:literal;)+
         }
     ) => {
@@ -230,7 +266,7 @@ macro_rules! wire_enum {
         )]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[repr(transparent)]
-        pub struct $name(pub u32);
+        pub struct $name(pub $int);
 
         impl $name {
             $($(#[$value_meta])* pub const $value: Self = Self($number);)+
@@ -265,4 +301,4 @@ macro_rules! wire_enum {
     };
 }
 
-pub(crate) use {wire_enum, wire_field, wire_struct, wire_structs_per_arch};
+pub(crate) use {header_words, wire_enum, wire_field, wire_struct, wire_structs_per_arch};

@@ -39,7 +39,7 @@
 
 use super::describe::{wire_enum, wire_struct};
 use super::{ArchId, Describe, Description, EnableMask, Lane, PoolKind, SUBSYSTEMS, Shape, SubsystemId};
-use super::{HASH_SEED, contract, swimlane};
+use super::{HASH_SEED, contract, region};
 
 /// First word of a block that is ready: `SLX1`.
 pub const MAGIC: u32 = 0x534c_5831;
@@ -52,7 +52,7 @@ pub const DIRECTORY_KINDS: usize = 8;
 
 wire_enum! {
     /// Whom a freeze stops; the host's choice per run.
-    pub struct GateScope {
+    pub struct GateScope: u32 {
         /// A shut gate parks every lane that reaches it.
         ALL = 0, "all";
         /// The host serves the starved lane without shutting a gate.
@@ -62,7 +62,7 @@ wire_enum! {
 
 wire_enum! {
     /// The device's answer to the head.
-    pub struct AnswerCode {
+    pub struct AnswerCode: u32 {
         /// The device has not read the head yet.
         NONE = 0, "none";
         /// Another version than [`VERSION`].
@@ -80,7 +80,7 @@ const _: () = assert!(AnswerCode::ACCEPTED.0 == MAGIC);
 
 wire_enum! {
     /// What a lane does for one subsystem.
-    pub struct LaneState {
+    pub struct LaneState: u32 {
         /// Records.
         RUNNING = 0, "running";
         /// Waits until it may publish.
@@ -96,22 +96,8 @@ wire_enum! {
     }
 }
 
-wire_enum! {
-    /// Why a record was lost on the device: index into [`PoolStatus::drops`].
-    pub struct DropCause {
-        /// The deadline passed without a sign of the host.
-        HOST_GONE = 0, "host_gone";
-        /// No buffer was to be had.
-        NO_BUFFER = 1, "no_buffer";
-        /// A shared word held a value that cannot be.
-        CORRUPT = 2, "corrupt";
-        /// The core did not write its last record in time.
-        CORE_BUSY = 3, "core_busy";
-    }
-}
-
-/// Causes of a loss on the device.
-pub const DROP_CAUSES: usize = DropCause::KNOWN.len();
+/// Causes that [`PoolStatus::drops`] tells apart.
+pub const DROP_CAUSES: usize = 4;
 
 wire_struct! {
     /// Run parameters. Written by the host before the device starts, `magic` last.
@@ -243,7 +229,8 @@ wire_struct! {
         0 => stash_ptr: u64,
         /// Its sequence number.
         8 => stash_seq: u32,
-        /// Records lost, by [`DropCause`].
+        /// Records lost because the host was gone, no buffer was to be had, a shared word was corrupt, a core did not
+        /// finish.
         12 => drops: [u32; DROP_CAUSES],
         /// Upper half of the pool's attempts, beside the 32-bit word of the wire contract.
         28 => total_records_hi: u32,
@@ -300,7 +287,7 @@ impl Extension {
         pools[0] = LANES + SUBSYSTEMS * shape.lanes() as usize * size_of::<LaneStatus>();
         let mut i = 0;
         while i < SUBSYSTEMS {
-            let count = pool_count(SubsystemId::ALL[i], shape);
+            let count = region(SubsystemId::ALL[i], shape).pools();
             pools[i + 1] = pools[i] + count as usize * size_of::<PoolStatus>();
             i += 1;
         }
@@ -332,15 +319,6 @@ impl Extension {
             return None;
         }
         Some(first + number as usize * size_of::<PoolStatus>())
-    }
-}
-
-const fn pool_count(subsystem: SubsystemId, shape: Shape) -> u32 {
-    match subsystem {
-        SubsystemId::Swimlane => swimlane::region(shape).pools(),
-        SubsystemId::Pmu => shape.cores(),
-        SubsystemId::ArgsDump => shape.lanes(),
-        SubsystemId::DepGen | SubsystemId::ScopeStats => 1,
     }
 }
 

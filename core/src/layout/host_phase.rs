@@ -16,7 +16,7 @@ pub const BUFFER: BufferLayout = buffer_layout!(HostPhaseRecordBuffer, HostPhase
 
 wire_enum! {
     /// What the host did.
-    pub struct HostPhaseKind {
+    pub struct HostPhaseKind: u32 {
         /// Gathered the arguments of a run.
         ARGS = 0, "args";
         /// Built the run's arena.

@@ -31,10 +31,15 @@
 //! core. No word is ever read, modified and written in one step by one side while the other side writes it.
 
 mod arch;
+pub mod args_dump;
+pub mod dep_gen;
 mod describe;
+pub mod device_phase;
 pub mod extension;
 pub mod host_phase;
+pub mod pmu;
 mod region;
+pub mod scope_stats;
 mod subsystem;
 pub mod swimlane;
 
@@ -48,7 +53,7 @@ macro_rules! descriptions {
 }
 
 macro_rules! contract {
-    ($arch:ident) => {
+    ($arch:ident $(, $only:ty)*) => {
         descriptions![
             BackpressureHeader,
             swimlane::AicpuTaskRecord,
@@ -69,6 +74,37 @@ macro_rules! contract {
             swimlane::AicpuOrchPhasePool,
             swimlane::ReadyQueueEntry,
             swimlane::$arch::DataHeader,
+            pmu::$arch::Record,
+            pmu::$arch::Buffer,
+            pmu::FreeQueue,
+            pmu::$arch::BufferState,
+            pmu::ReadyQueueEntry,
+            pmu::$arch::DataHeader,
+            dep_gen::Record,
+            dep_gen::OverflowRecord,
+            dep_gen::Buffer,
+            dep_gen::FreeQueue,
+            dep_gen::BufferState,
+            dep_gen::ReadyQueueEntry,
+            dep_gen::$arch::DataHeader,
+            args_dump::Record,
+            args_dump::MetaBuffer,
+            args_dump::FreeQueue,
+            args_dump::BufferState,
+            args_dump::ReadyQueueEntry,
+            args_dump::$arch::DataHeader,
+            args_dump::ArgInfo,
+            args_dump::TaskMetadata,
+            scope_stats::Record,
+            scope_stats::Buffer,
+            scope_stats::FreeQueue,
+            scope_stats::BufferState,
+            scope_stats::ReadyQueueEntry,
+            scope_stats::$arch::DataHeader,
+            device_phase::PhaseRecord,
+            device_phase::BufferHeader,
+            device_phase::TaskTimingRecord,
+            $($only,)*
         ]
     };
 }
@@ -78,7 +114,19 @@ macro_rules! contract {
 pub const fn contract(arch: ArchId) -> &'static [Description] {
     match arch {
         ArchId::A2a3 => contract!(a2a3),
-        ArchId::A5 => contract!(a5),
+        ArchId::A5 => contract!(a5, pmu::a5::AicoreRing),
+    }
+}
+
+/// The region of a subsystem for one shape of run.
+#[must_use]
+pub const fn region(subsystem: SubsystemId, shape: Shape) -> Region {
+    match subsystem {
+        SubsystemId::Swimlane => swimlane::region(shape),
+        SubsystemId::Pmu => pmu::region(shape),
+        SubsystemId::DepGen => dep_gen::region(shape),
+        SubsystemId::ArgsDump => args_dump::region(shape),
+        SubsystemId::ScopeStats => scope_stats::region(shape),
     }
 }
 

@@ -48,7 +48,7 @@ wire_enum! {
     /// The kind of pool a full buffer came from, as ready entries carry it.
     ///
     /// Subsystems with one kind of pool use [`PoolKind::SOLE`]; in their entries this word is padding.
-    pub struct PoolKind {
+    pub struct PoolKind: u32 {
         /// Swimlane: dispatch and finish of a task, stamped by the lane; one pool per core.
         AICPU_TASK = 0, "aicpu_task";
         /// Swimlane: phases of a lane's scheduler loop; one pool per lane.
@@ -205,6 +205,8 @@ macro_rules! header_offsets {
 /// by [`Region::pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOffsets {
+    /// The pool itself.
+    pub base: usize,
     /// `u64` per slot: device addresses of empty buffers.
     pub free_ptrs: usize,
     /// `u32`, free-running pop counter.
@@ -230,6 +232,7 @@ impl PoolOffsets {
 
     const fn at(&self, base: usize) -> Self {
         Self {
+            base: base + self.base,
             free_ptrs: base + self.free_ptrs,
             free_head: base + self.free_head,
             free_tail: base + self.free_tail,
@@ -242,6 +245,22 @@ impl PoolOffsets {
             dropped_records: base + self.dropped_records,
         }
     }
+}
+
+/// [`PoolOffsets`] of a pool type relative to itself.
+macro_rules! pool_offsets {
+    ($pool:ty, total: $total:expr) => {
+        $crate::layout::PoolOffsets {
+            base: 0,
+            free_ptrs: core::mem::offset_of!($pool, free_queue.buffer_ptrs),
+            free_head: core::mem::offset_of!($pool, free_queue.head),
+            free_tail: core::mem::offset_of!($pool, free_queue.tail),
+            current_ptr: core::mem::offset_of!($pool, current_buf_ptr),
+            current_seq: core::mem::offset_of!($pool, current_buf_seq),
+            total_records: $total,
+            dropped_records: core::mem::offset_of!($pool, dropped_record_count),
+        }
+    };
 }
 
 /// The build of a record buffer.
@@ -280,7 +299,7 @@ macro_rules! buffer_layout {
     };
 }
 
-pub(super) use {buffer_layout, header_offsets};
+pub(super) use {buffer_layout, header_offsets, pool_offsets};
 
 /// All pools of one kind: an array inside the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 //!
 //! All times are ticks of the architecture's counter.
 
-use super::describe::{wire_enum, wire_struct, wire_structs_per_arch};
+use super::describe::{header_words, wire_enum, wire_struct, wire_structs_per_arch};
 use super::region::{PoolSpec, RegionSpec, buffer_layout, header_offsets};
 use super::{Arch, ArchId, BackpressureHeader, BufferLayout, PoolKind, PoolOffsets, Region, Shape};
 use core::mem::offset_of;
@@ -28,7 +28,7 @@ pub const QUEUE_SHAPES: usize = 3;
 
 wire_enum! {
     /// How much the subsystem records; each level includes those below.
-    pub struct Level {
+    pub struct Level: u32 {
         /// Nothing.
         OFF = 0, "off";
         /// Core records.
@@ -44,7 +44,7 @@ wire_enum! {
 
 wire_enum! {
     /// What a lane's scheduler loop did. 3 is unused on the wire.
-    pub struct SchedPhaseKind {
+    pub struct SchedPhaseKind: u32 {
         /// Handled finished tasks.
         COMPLETE = 0, "complete";
         /// Handed tasks to cores.
@@ -321,41 +321,10 @@ wire_structs_per_arch! {
     }
 }
 
-/// Offsets of the header words that only this subsystem has, from the region's base.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunWords {
-    /// `u32`, see [`a2a3::DataHeader::num_cores`].
-    pub num_cores: usize,
-    /// `u32`: [`Level`].
-    pub level: usize,
-    /// `u32`, see [`a2a3::DataHeader::num_sched_phase_threads`].
-    pub num_sched_phase_threads: usize,
-    /// `u32`, see [`a2a3::DataHeader::num_orch_phase_threads`].
-    pub num_orch_phase_threads: usize,
-    /// `u32`, see [`a2a3::DataHeader::num_phase_cores`].
-    pub num_phase_cores: usize,
-    /// `i8` per core, see [`a2a3::DataHeader::core_to_thread`].
-    pub core_to_thread: usize,
-}
-
-/// Where the header words that only this subsystem has stand.
-#[must_use]
-pub const fn run_words(arch: ArchId) -> RunWords {
-    macro_rules! of {
-        ($header:ty) => {
-            RunWords {
-                num_cores: offset_of!($header, num_cores),
-                level: offset_of!($header, chip_swimlane_level),
-                num_sched_phase_threads: offset_of!($header, num_sched_phase_threads),
-                num_orch_phase_threads: offset_of!($header, num_orch_phase_threads),
-                num_phase_cores: offset_of!($header, num_phase_cores),
-                core_to_thread: offset_of!($header, core_to_thread),
-            }
-        };
-    }
-    match arch {
-        ArchId::A2a3 => of!(a2a3::DataHeader),
-        ArchId::A5 => of!(a5::DataHeader),
+header_words! {
+    DataHeader {
+        num_cores, chip_swimlane_level, num_sched_phase_threads, num_orch_phase_threads, num_phase_cores,
+        core_to_thread,
     }
 }
 
@@ -387,6 +356,7 @@ pub const fn region(shape: Shape) -> Region {
             pool_bytes: size_of::<AicpuTaskPool>(),
             // All four kinds of pool are built alike.
             pool: PoolOffsets {
+                base: 0,
                 free_ptrs: offset_of!(AicpuTaskPool, free_queue.buffer_ptrs),
                 free_head: offset_of!(AicpuTaskPool, free_queue.head),
                 free_tail: offset_of!(AicpuTaskPool, free_queue.tail),

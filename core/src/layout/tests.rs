@@ -1,4 +1,7 @@
-use super::swimlane::*;
+use super::swimlane::{
+    AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, ReadyQueueEntry,
+    SchedPhaseKind,
+};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -75,9 +78,112 @@ fn golden_bytes() {
 }
 
 #[test]
+fn golden_bytes_of_the_other_subsystems() {
+    let pmu = pmu::a2a3::Record {
+        task_id: 1,
+        func_id: 2,
+        core_type: pmu::CoreType::AIV,
+        pmu_total_cycles: 3,
+        pmu_counters: [4, 5, 6, 7, 8, 9, 10, 11],
+        ..FromZeros::new_zeroed()
+    };
+    assert_eq!(
+        hex(&pmu),
+        "010000000000000002000000010000000300000000000000\
+         0400000005000000060000000700000008000000090000000a0000000b000000\
+         0000000000000000"
+    );
+
+    let dump = args_dump::Record {
+        task_id: 1,
+        role: args_dump::Role::INOUT,
+        stage: args_dump::Stage::AFTER_COMPLETION,
+        ndims: 3,
+        arg_index: 4,
+        dtype: 5,
+        truncated: 1,
+        is_contiguous: 0,
+        payload_offset: 6,
+        payload_size: 7,
+        scalar_value: 8,
+        kind: args_dump::ArgKind::SCALAR,
+        flags: args_dump::ArgFlags::INDEX_AMBIGUOUS,
+        func_ids: [9, 10, args_dump::UNKNOWN_FUNC],
+        func_count: 2,
+        start_offset: 11,
+        strides: [12, 13, 14, 15, 16],
+        shapes: [17, 18, 19, 20, 21],
+        ..FromZeros::new_zeroed()
+    };
+    assert_eq!(
+        hex(&dump),
+        "01000000000000000201030004000000050100000000000006000000000000000700000000000000\
+         0800000000000000010109000a00ffff02000000000000000b00000000000000\
+         0c0000000d0000000e0000000f000000100000001100000012000000130000001400000015000000\
+         00000000000000000000000000000000"
+    );
+
+    let scope = scope_stats::Record {
+        site_file_basename: *b"abcdefghijklmnopqrstuvwxyz01234\0",
+        heap_start: 1,
+        heap_end: 2,
+        site_line: 3,
+        task_start: -4,
+        task_end: 5,
+        dep_pool_start: 6,
+        dep_pool_end: 7,
+        tensormap_used: 8,
+        depth: 9,
+        ring_id: -1,
+        phase: scope_stats::ScopePhase::END,
+        _pad: 0,
+    };
+    assert_eq!(
+        hex(&scope),
+        "6162636465666768696a6b6c6d6e6f707172737475767778797a303132333400\
+         0100000000000000020000000000000003000000fcffffff050000000600000007000000080000000900ffff01000000"
+    );
+
+    let task = dep_gen::Record {
+        task_id: 1,
+        flags: dep_gen::RecordFlags::MANUAL_SCOPE | dep_gen::RecordFlags::EARLY_DISPATCH,
+        tensor_count: 2,
+        explicit_dep_count: 3,
+        explicit_deps: [4; dep_gen::MAX_EXPLICIT_DEPS],
+        arg_types: [5; dep_gen::MAX_TENSORS],
+        kernel_id: [6, dep_gen::NO_KERNEL, 7],
+        block_num: 8,
+        tensors: [[9; dep_gen::TENSOR_BYTES]; dep_gen::MAX_TENSORS],
+    };
+    assert_eq!(
+        hex(&task),
+        [
+            "01000000000000001100000002000300",
+            &"0400000000000000".repeat(64),
+            &"05".repeat(32),
+            "06000000ffffffff0700000008000000",
+            &"09".repeat(4096),
+        ]
+        .concat()
+    );
+
+    let chain = dep_gen::OverflowRecord {
+        task_id: 1,
+        flags: dep_gen::RecordFlags::IS_OVERFLOW | dep_gen::RecordFlags::LAST_OVERFLOW,
+        dep_count: 2,
+        _reserved: 0,
+        deps: [3; dep_gen::OVERFLOW_DEPS],
+    };
+    assert_eq!(hex(&chain), ["01000000000000000c00000002000000", &"0300000000000000".repeat(582)].concat());
+}
+
+#[test]
 fn regions_have_the_bytes_of_the_contract() {
-    assert_eq!(swimlane::region(Shape::full(ArchId::A2a3)).bytes(), 156_352);
-    assert_eq!(swimlane::region(Shape::full(ArchId::A5)).bytes(), 276_544);
+    let bytes = |arch| SubsystemId::ALL.map(|subsystem| region(subsystem, Shape::full(arch)).bytes());
+    assert_eq!(bytes(ArchId::A2a3), [156_352, 32_320, 1_280, 9_344, 1_344]);
+    assert_eq!(bytes(ArchId::A5), [276_544, 55_424, 1_536, 14_208, 1_664]);
+    assert_eq!((device_phase::task_timing_offset(4), device_phase::bytes(4)), (656, 1680));
+    assert_eq!((device_phase::task_timing_offset(5), device_phase::bytes(5)), (816, 2096));
 }
 
 #[test]
@@ -109,12 +215,18 @@ fn task_pools_follow_the_cores_of_the_run_and_phase_pools_the_lanes_of_the_archi
 
 #[test]
 fn a_record_lies_inside_its_buffer() {
-    let region = swimlane::region(Shape::full(ArchId::A2a3));
-    for array in region.arrays() {
-        let buffer = array.buffer;
-        let last = buffer.record(buffer.capacity - 1).unwrap();
-        assert_eq!(last + buffer.record_bytes, buffer.count, "{}", array.name);
-        assert_eq!(buffer.record(buffer.capacity), None, "{}", array.name);
+    for subsystem in SubsystemId::ALL {
+        for array in region(subsystem, Shape::full(ArchId::A2a3)).arrays() {
+            let buffer = array.buffer;
+            let last = buffer.record(buffer.capacity - 1).unwrap();
+            let end = last + buffer.record_bytes;
+            assert!(
+                end <= buffer.bytes && (buffer.count < buffer.records || buffer.count >= end),
+                "{}",
+                array.name
+            );
+            assert_eq!(buffer.record(buffer.capacity), None, "{}", array.name);
+        }
     }
 }
 
@@ -177,8 +289,8 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
 proptest! {
     /// No two live words of a region overlap, all are aligned, none lies outside.
     #[test]
-    fn words_of_a_region_are_disjoint(shape in shape()) {
-        let region = swimlane::region(shape);
+    fn words_of_a_region_are_disjoint(shape in shape(), subsystem in prop::sample::select(&SubsystemId::ALL[..])) {
+        let region = region(subsystem, shape);
         let mut words: Vec<(usize, usize)> = Vec::new();
         for lane in (0..shape.lanes()).map(Lane) {
             let lane = region.lane(lane).unwrap();
