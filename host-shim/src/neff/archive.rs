@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::{Cursor, Read};
+use std::io::{self, Cursor, Read};
 use std::ops::Range;
 
 use flate2::bufread::GzDecoder;
@@ -65,13 +65,11 @@ fn too_large(place: Place<'_>, limit: u64) -> NeffError {
 }
 
 fn unzip(place: Place<'_>, payload: &[u8], limit: u64) -> Result<Vec<u8>, NeffError> {
-    let mut bytes = Vec::new();
+    let broken = |error: io::Error| place.invalid(format_args!("gzip stream: {error}"));
+    // Twice through: the first tells how much memory the second needs, whatever the stream claims.
     let mut stream = GzDecoder::new(payload);
-    (&mut stream)
-        .take(limit.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(|error| place.invalid(format_args!("gzip stream: {error}")))?;
-    if bytes.len() as u64 > limit {
+    let len = io::copy(&mut (&mut stream).take(limit.saturating_add(1)), &mut io::sink()).map_err(broken)?;
+    if len > limit {
         return Err(too_large(place, limit));
     }
     let rest = stream.into_inner();
@@ -82,6 +80,11 @@ fn unzip(place: Place<'_>, payload: &[u8], limit: u64) -> Result<Vec<u8>, NeffEr
             rest[at]
         )));
     }
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(len as usize)
+        .map_err(|_| place.invalid(format_args!("no memory for an archive of {len} bytes")))?;
+    GzDecoder::new(payload).read_to_end(&mut bytes).map_err(broken)?;
     Ok(bytes)
 }
 
@@ -90,7 +93,7 @@ fn list(
     bytes: &[u8],
     max_members: usize,
 ) -> Result<BTreeMap<String, Range<usize>>, NeffError> {
-    let broken = |error: std::io::Error| place.invalid(format_args!("archive: {error}"));
+    let broken = |error: io::Error| place.invalid(format_args!("archive: {error}"));
     let mut members = BTreeMap::new();
     let mut archive = tar::Archive::new(Cursor::new(bytes));
     for (number, entry) in archive.entries().map_err(broken)?.raw(true).enumerate() {

@@ -15,12 +15,19 @@ use sluice_core::dma::TemplateAddr;
 /// Most entries of one object or list: nothing is more numerous than variables, which are numbered in 19 bits.
 const MAX_ENTRIES: usize = TemplateAddr::MAX_VAR.0 as usize + 1;
 
-/// How much JSON is accepted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct JsonLimits {
-    pub(super) bytes: u64,
-    pub(super) depth: usize,
-    pub(super) values: usize,
+/// How much JSON is accepted: per member, and values in all members together.
+#[derive(Clone, Debug)]
+pub(super) struct JsonBudget {
+    max_bytes: u64,
+    max_depth: usize,
+    max_values: usize,
+    values_left: Cell<usize>,
+}
+
+impl JsonBudget {
+    pub(super) fn new(max_bytes: u64, max_depth: usize, max_values: usize) -> Self {
+        Self { max_bytes, max_depth, max_values, values_left: Cell::new(max_values) }
+    }
 }
 
 /// A JSON value.
@@ -39,22 +46,17 @@ pub(super) enum Json<'a> {
 
 impl<'a> Json<'a> {
     /// Parses one member completely.
-    pub(super) fn parse(place: Place<'_>, bytes: &'a [u8], limits: JsonLimits) -> Result<Self, NeffError> {
-        if bytes.len() as u64 > limits.bytes {
+    pub(super) fn parse(place: Place<'_>, bytes: &'a [u8], budget: &JsonBudget) -> Result<Self, NeffError> {
+        if bytes.len() as u64 > budget.max_bytes {
             return Err(place.invalid(format_args!(
                 "{} bytes of JSON, the limit is {}",
                 bytes.len(),
-                limits.bytes
+                budget.max_bytes
             )));
         }
         let text = std::str::from_utf8(bytes)
             .map_err(|e| place.invalid(format_args!("not UTF-8 at byte {}", e.valid_up_to())))?;
-        let parser = Parser {
-            limits,
-            values: Cell::new(0),
-            path: RefCell::new(Vec::new()),
-            broken_rule: RefCell::new(None),
-        };
+        let parser = Parser { budget, path: RefCell::new(Vec::new()), broken_rule: RefCell::new(None) };
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let parsed = (&parser).deserialize(&mut deserializer).and_then(|json| {
             deserializer.end()?;
@@ -101,14 +103,13 @@ impl Step<'_> {
 }
 
 /// Builds the tree while it counts.
-struct Parser<'a> {
-    limits: JsonLimits,
-    values: Cell<usize>,
+struct Parser<'a, 'b> {
+    budget: &'b JsonBudget,
     path: RefCell<Vec<(Cow<'a, str>, Option<usize>)>>,
     broken_rule: RefCell<Option<(String, String)>>,
 }
 
-impl<'a> Parser<'a> {
+impl Parser<'_, '_> {
     fn refuse<E: serde::de::Error>(&self, rule: impl Display) -> E {
         let mut path = String::new();
         for (key, index) in self.path.borrow().iter() {
@@ -126,27 +127,31 @@ impl<'a> Parser<'a> {
     }
 
     fn enter<E: serde::de::Error>(&self) -> Result<(), E> {
-        if self.path.borrow().len() >= self.limits.depth {
-            return Err(self.refuse(format_args!("nested deeper than {}", self.limits.depth)));
+        if self.path.borrow().len() >= self.budget.max_depth {
+            return Err(self.refuse(format_args!("nested deeper than {}", self.budget.max_depth)));
         }
         Ok(())
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &Parser<'de> {
+impl<'de> DeserializeSeed<'de> for &Parser<'de, '_> {
     type Value = Json<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json<'de>, D::Error> {
-        let values = self.values.get() + 1;
-        self.values.set(values);
-        if values > self.limits.values {
-            return Err(self.refuse(format_args!("more than {} values", self.limits.values)));
+        match self.budget.values_left.get().checked_sub(1) {
+            Some(left) => self.budget.values_left.set(left),
+            None => {
+                return Err(self.refuse(format_args!(
+                    "more than {} values in the JSON of the container, the limit",
+                    self.budget.max_values
+                )));
+            }
         }
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for &Parser<'de> {
+impl<'de> Visitor<'de> for &Parser<'de, '_> {
     type Value = Json<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,6 +198,7 @@ impl<'de> Visitor<'de> for &Parser<'de> {
             }
         }
         self.path.borrow_mut().pop();
+        items.shrink_to_fit();
         Ok(Json::List(items))
     }
 
@@ -206,6 +212,7 @@ impl<'de> Visitor<'de> for &Parser<'de> {
             self.path.borrow_mut().pop();
             entries.push((key, value));
         }
+        entries.shrink_to_fit();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         if let Some(twice) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(self.refuse(format_args!("key {} appears twice", Quoted(&twice[0].0))));
@@ -350,10 +357,12 @@ impl<'p, 'a> Node<'p, 'a> {
 mod tests {
     use super::*;
 
-    const LIMITS: JsonLimits = JsonLimits { bytes: 64 << 20, depth: 8, values: 4 << 20 };
+    fn budget() -> JsonBudget {
+        JsonBudget::new(64 << 20, 8, 4 << 20)
+    }
 
     fn parse(text: &str) -> Result<Json<'_>, String> {
-        Json::parse(Place::file("f").member("m"), text.as_bytes(), LIMITS).map_err(|e| e.to_string())
+        Json::parse(Place::file("f").member("m"), text.as_bytes(), &budget()).map_err(|e| e.to_string())
     }
 
     fn error(text: &str) -> String {
@@ -375,13 +384,14 @@ mod tests {
 
     #[test]
     fn size_and_number_of_values_are_bounded() {
-        let small = |bytes, values, text: &str| {
-            let limits = JsonLimits { bytes, depth: 8, values };
-            Json::parse(Place::file("f"), text.as_bytes(), limits).map(|_| ()).map_err(|e| e.to_string())
+        let budget = JsonBudget::new(11, 8, 6);
+        let next = |text: &str| {
+            Json::parse(Place::file("f"), text.as_bytes(), &budget).map(|_| ()).map_err(|e| e.to_string())
         };
-        assert_eq!(small(6, 4, "[1, 2]"), Ok(()));
-        assert_eq!(small(5, 4, "[1, 2]"), Err("f: 6 bytes of JSON, the limit is 5".into()));
-        assert_eq!(small(99, 4, "[[1, 2, 3]]"), Err("f: [0][2]: more than 4 values".into()));
+        assert_eq!(next("[10, 200, 3]"), Err("f: 12 bytes of JSON, the limit is 11".into()));
+        assert_eq!(next("[10, 20]"), Ok(()));
+        let too_many = "more than 6 values in the JSON of the container, the limit";
+        assert_eq!(next("[[1, 2, 3]]"), Err(format!("f: [0][1]: {too_many}")), "three were used up before");
     }
 
     #[test]
@@ -396,7 +406,7 @@ mod tests {
             let error = error(text);
             assert!(error.starts_with("f: m: ") && !error.contains('\n'), "{error}");
         }
-        let not_utf8 = Json::parse(Place::file("f"), b"[\"a\xff\"]", LIMITS).unwrap_err();
+        let not_utf8 = Json::parse(Place::file("f"), b"[\"a\xff\"]", &budget()).unwrap_err();
         assert_eq!(not_utf8.to_string(), "f: not UTF-8 at byte 3");
     }
 

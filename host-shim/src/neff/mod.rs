@@ -20,7 +20,6 @@ mod digest;
 mod error;
 mod graph;
 mod header;
-mod isa;
 mod json;
 pub mod models;
 mod pack;
@@ -28,31 +27,35 @@ pub mod pattern;
 pub mod program;
 mod read;
 mod spec;
+#[cfg(test)]
+mod testing;
 mod write;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use archive::Archive;
+use error::Place;
 pub use error::{NeffError, NeffFault};
-use error::{Place, Quoted};
 pub use header::{HEADER_BYTES, Header, Package, SUPPORTED_FEATURES};
-pub use isa::{INSTRUCTION_BYTES, MAX_WAITS, RunBlock, Wait};
-use json::JsonLimits;
+use json::JsonBudget;
 pub use pack::{pack, pack_as};
 pub use pattern::{Dim, DmaCopy, Pattern, PatternError, Transfer};
 pub use program::{
     Backing, CarveOut, DmaBlock, DmaOp, EngineProgram, Program, Queue, QueueKind, Tables, Target, Var,
     VarKind, Work,
 };
+/// An instruction that runs a [`DmaBlock`]; what [`Work::Blocks`] is made of.
+pub use sluice_core::exec::RunBlock;
 
 /// How much a container may ask for, and what is checked beyond its structure.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     /// Largest file.
     pub max_file_bytes: u64,
-    /// Largest archive, unpacked.
+    /// Largest archive, unpacked; also the most bytes of constants and instructions.
     pub max_archive_bytes: u64,
     /// Most members of the archive.
     pub max_members: usize,
@@ -60,9 +63,9 @@ pub struct ReadOptions {
     pub max_json_bytes: u64,
     /// Deepest nesting of JSON.
     pub max_json_depth: usize,
-    /// Most values of one JSON member.
+    /// Most JSON values in all members that are read.
     pub max_json_values: usize,
-    /// Most descriptor pairs that the static lists of one program may become.
+    /// Most descriptor pairs that the static lists may become.
     pub max_pairs: u64,
     /// Compare the hash in the header with the payload. Real files are known whose hash covers something else.
     pub verify_hash: bool,
@@ -71,21 +74,61 @@ pub struct ReadOptions {
 impl Default for ReadOptions {
     fn default() -> Self {
         Self {
-            max_file_bytes: 2 << 30,
-            max_archive_bytes: 2 << 30,
+            max_file_bytes: 1 << 30,
+            max_archive_bytes: 1 << 30,
             max_members: 1 << 16,
             max_json_bytes: 128 << 20,
             max_json_depth: 32,
-            max_json_values: 4 << 20,
+            max_json_values: 8 << 20,
             max_pairs: 1 << 20,
             verify_hash: false,
         }
     }
 }
 
-impl ReadOptions {
-    fn json_limits(&self) -> JsonLimits {
-        JsonLimits { bytes: self.max_json_bytes, depth: self.max_json_depth, values: self.max_json_values }
+/// A limit on the sum of many things.
+#[derive(Clone, Debug)]
+struct Allowance {
+    limit: u64,
+    left: Cell<u64>,
+}
+
+impl Allowance {
+    fn new(limit: u64) -> Self {
+        Self { limit, left: Cell::new(limit) }
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn left(&self) -> u64 {
+        self.left.get()
+    }
+
+    /// Uses `amount` up, or says what the limit is.
+    fn take(&self, amount: u64) -> Result<(), u64> {
+        self.left.set(self.left.get().checked_sub(amount).ok_or(self.limit)?);
+        Ok(())
+    }
+}
+
+/// What one container may still use. Members can be named any number of times, so what is made of them is bounded in
+/// total and not by member.
+#[derive(Clone, Debug)]
+struct Budget {
+    json: JsonBudget,
+    content_bytes: Allowance,
+    pairs: Allowance,
+}
+
+impl Budget {
+    fn of(options: &ReadOptions) -> Self {
+        Self {
+            json: JsonBudget::new(options.max_json_bytes, options.max_json_depth, options.max_json_values),
+            content_bytes: Allowance::new(options.max_archive_bytes),
+            pairs: Allowance::new(options.max_pairs),
+        }
     }
 }
 
@@ -120,13 +163,18 @@ impl Neff {
         if !metadata.is_file() {
             return Err(place.fault(None, NeffFault::Io("not a regular file".into())));
         }
-        let mut bytes = Vec::new();
         let limit = options.max_file_bytes;
+        let too_large = |len: u64| place.invalid(format_args!("{len} bytes, the limit is {limit}"));
+        if metadata.len() > limit {
+            return Err(too_large(metadata.len()));
+        }
+        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        // One more than it says it has: it may be growing.
         File::open(path)
             .and_then(|file| file.take(limit.saturating_add(1)).read_to_end(&mut bytes))
             .map_err(io)?;
         if bytes.len() as u64 > limit {
-            return Err(place.invalid(format_args!("more than {limit} bytes, the limit")));
+            return Err(too_large(bytes.len() as u64));
         }
         Self::parse(&name, &bytes, options)
     }
@@ -147,15 +195,13 @@ impl Neff {
             }
         }
         let archive = Archive::open(place, header.package, payload, options)?;
-        let top = graph::read_top(place, &archive, options.json_limits())?;
-        let kernel_json = archive
-            .get(&top.kernel)
-            .ok_or_else(|| place.invalid(format_args!("no member {} in the archive", Quoted(&top.kernel))))?;
-        let kernel = graph::read_kernel(place.member(&top.kernel), kernel_json, options.json_limits())?;
-        let programs = kernel.subgraphs.iter().map(|subgraph| {
-            read::read_program(place, &archive, subgraph, kernel.target, &top.tensors, options)
-        });
-        let programs = programs.collect::<Result<_, _>>()?;
+        let budget = Budget::of(options);
+        let graph = graph::read(place, &archive, &budget.json)?;
+        let programs = graph
+            .subgraphs
+            .iter()
+            .map(|subgraph| read::read_program(place, &archive, subgraph, &graph, &budget))
+            .collect::<Result<_, _>>()?;
         let members =
             archive.members().map(|(name, len_bytes)| Member { name: name.into(), len_bytes }).collect();
         Ok(Self { header, programs, members })

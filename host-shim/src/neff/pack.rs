@@ -13,16 +13,18 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 use sluice_core::dma::TemplateAddr;
+use sluice_core::exec::{Instruction, InstructionBytes, MAX_WAITS, RunBlock};
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::{Engine, QueueId};
+
+use zerocopy::IntoBytes as _;
 
 use super::constant::array_file;
 use super::error::{NeffError, Place, Quoted};
 use super::header::Package;
-use super::isa::{Instruction, RunBlock, Wait};
 use super::pattern::{DmaCopy, Pattern};
 use super::program::{CarveOut, engine_key};
-use super::spec::{BlockSpec, CopySpec, Spec, TpbSpec, VarSpec};
+use super::spec::{CopySpec, Spec, TpbSpec, VarSpec, WaitSpec};
 use super::write::{self, Identity};
 use super::{Neff, ReadOptions};
 
@@ -365,12 +367,18 @@ impl<'a> Tpb<'a> {
                     .ok_or_else(|| invalid("has more than 2^32 descriptor pairs".into()))?;
                 desc.push(record);
             }
+            if block.wait.len() > MAX_WAITS {
+                return Err(invalid(format!(
+                    "waits for {} semaphores, at most {MAX_WAITS}",
+                    block.wait.len()
+                )));
+            }
             let id = number as u32;
             let run = RunBlock {
                 queue: ring,
                 block: id,
                 pairs: u32::try_from(pairs).map_err(|_| invalid(format!("has {pairs} descriptor pairs")))?,
-                waits: waits(block).map_err(invalid)?,
+                waits: block.wait.iter().map(WaitSpec::wait).collect(),
                 signal: block.signal.map(|signal| signal.0),
                 kernel: block.kernel.unwrap_or(id),
             };
@@ -380,10 +388,10 @@ impl<'a> Tpb<'a> {
                 record["name"] = name.as_str().into();
             }
             engine.blocks.push(record);
-            engine.instructions.extend(Instruction::Run(run).encode());
+            engine.instructions.extend(InstructionBytes::encode(&Instruction::RunBlock(run)).as_bytes());
         }
         for engine in engines.values_mut() {
-            engine.instructions.extend(Instruction::Halt.encode());
+            engine.instructions.extend(InstructionBytes::encode(&Instruction::Halt).as_bytes());
         }
         Ok(engines)
     }
@@ -431,11 +439,4 @@ impl<'a> Tpb<'a> {
             .map_err(|error| invalid(error.to_string()))?;
         Ok((record, copied))
     }
-}
-
-fn waits(block: &BlockSpec) -> Result<Vec<Wait>, String> {
-    if block.wait.len() > super::MAX_WAITS {
-        return Err(format!("waits for {} semaphores, at most {}", block.wait.len(), super::MAX_WAITS));
-    }
-    Ok(block.wait.iter().map(|wait| Wait { semaphore: wait.semaphore.0, value: wait.value }).collect())
 }

@@ -9,10 +9,10 @@
 //!
 //! Programs are made by the reader alone; the rules it has checked are stated at each field.
 
+use sluice_core::exec::RunBlock;
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::{Engine, QueueId, SemaphoreId};
 
-use super::isa::RunBlock;
 use super::pattern::DmaCopy;
 
 /// Where a virtual temporary lives.

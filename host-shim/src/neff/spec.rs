@@ -31,7 +31,7 @@
 //! [[tpb.block]]
 //! queue = "q_out"
 //! name = "store"
-//! wait = [{ semaphore = 0, value = 1 }]
+//! wait = [{ semaphore = 0, at_least = 1 }]
 //! copy = [{ from = "keep", to = "y", bytes = 2048 }]
 //! ```
 //!
@@ -39,6 +39,7 @@
 //! other side or as `bytes`.
 
 use serde::Deserialize;
+use sluice_core::exec::SemaphoreWait;
 use sluice_core::mmio::{OutsideWindow, SemaphoreId};
 
 use super::error::{NeffError, Place};
@@ -166,12 +167,18 @@ impl TryFrom<u32> for Semaphore {
     }
 }
 
-/// Start when the semaphore is at least `value`.
+/// A semaphore that has to be reached first.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitSpec {
     pub(super) semaphore: Semaphore,
-    pub(super) value: u32,
+    pub(super) at_least: u32,
+}
+
+impl WaitSpec {
+    pub(super) fn wait(&self) -> SemaphoreWait {
+        SemaphoreWait { semaphore: self.semaphore.0, at_least: self.at_least }
+    }
 }
 
 /// One copy.

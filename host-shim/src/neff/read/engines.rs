@@ -14,15 +14,16 @@
 //! The container facts leave the names of the offsets, the unit of sizes and steps and the name of a block open;
 //! those are ours.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use sluice_core::dma::TemplateAddr;
+use sluice_core::exec::{INSTRUCTION_BYTES, Instruction, InstructionBytes, RunBlock};
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::Engine;
+use zerocopy::FromBytes as _;
 
 use super::Source;
 use crate::neff::error::{NeffError, Place, Quoted};
-use crate::neff::isa::{self, INSTRUCTION_BYTES, Instruction, RunBlock};
 use crate::neff::json::{Json, Node};
 use crate::neff::pattern::{DmaCopy, Pattern};
 use crate::neff::program::{
@@ -34,15 +35,12 @@ pub(super) struct Names<'a> {
     vars: &'a [Var],
     ids: HashMap<&'a str, VarId>,
     queues: &'a [Queue],
-    /// Descriptor pairs that the program may still have.
-    pairs_left: u64,
-    max_pairs: u64,
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn of(vars: &'a [Var], queues: &'a [Queue], max_pairs: u64) -> Self {
+    pub(super) fn of(vars: &'a [Var], queues: &'a [Queue]) -> Self {
         let ids = vars.iter().map(|var| (var.name.as_str(), var.id)).collect();
-        Self { vars, ids, queues, pairs_left: max_pairs, max_pairs }
+        Self { vars, ids, queues }
     }
 }
 
@@ -51,7 +49,7 @@ pub(super) fn read(
     source: &Source<'_>,
     definition: &Node<'_, '_>,
     engine: Engine,
-    names: &mut Names<'_>,
+    names: &Names<'_>,
     tables: &mut Tables,
 ) -> Result<EngineProgram, NeffError> {
     let instruction_key = format!("{}_instr", engine_key(engine));
@@ -65,11 +63,11 @@ pub(super) fn read(
     };
     let (settings_member, settings) = source.member(&settings_name)?;
     let place = source.file.member(&settings_member);
-    let settings = Json::parse(place, settings, source.json_limits)?;
+    let settings = Json::parse(place, settings, &source.budget.json)?;
     let settings = Node::root(place, &settings);
     super::add_tables(&settings, tables)?;
     let blocks = match settings.get("dma")? {
-        Some(list) => read_blocks(&list, engine, names)?,
+        Some(list) => read_blocks(source, &list, engine, names)?,
         None => Vec::new(),
     };
     let named = definition.get(&instruction_key)?;
@@ -80,18 +78,20 @@ pub(super) fn read(
     let (binary_member, instructions) = source.member(&binary_name)?;
     let place = source.file.member(&binary_member);
     let work = read_work(place, instructions, &blocks, names)?;
-    Ok(EngineProgram { engine, instructions: instructions.to_vec(), work, blocks })
+    let instructions = source.keep(&binary_name, instructions)?;
+    Ok(EngineProgram { engine, instructions, work, blocks })
 }
 
 fn read_blocks(
+    source: &Source<'_>,
     list: &Node<'_, '_>,
     engine: Engine,
-    names: &mut Names<'_>,
+    names: &Names<'_>,
 ) -> Result<Vec<DmaBlock>, NeffError> {
     let mut blocks = Vec::with_capacity(list.list()?.len());
     let mut seen: HashMap<u32, usize> = HashMap::new();
     for (index, node) in list.list()?.enumerate() {
-        let block = read_block(&node, engine, names)?;
+        let block = read_block(source, &node, engine, names)?;
         if let Some(first) = seen.insert(block.id, index) {
             return Err(node.invalid(format_args!("block id {} is taken by block {first}", block.id)));
         }
@@ -100,7 +100,12 @@ fn read_blocks(
     Ok(blocks)
 }
 
-fn read_block(node: &Node<'_, '_>, engine: Engine, names: &mut Names<'_>) -> Result<DmaBlock, NeffError> {
+fn read_block(
+    source: &Source<'_>,
+    node: &Node<'_, '_>,
+    engine: Engine,
+    names: &Names<'_>,
+) -> Result<DmaBlock, NeffError> {
     let queue = match node.get("queue")? {
         Some(queue) => read_queue(&queue, engine, names)?,
         None => read_queue(&node.need("instance_name")?, engine, names)?,
@@ -127,14 +132,14 @@ fn read_block(node: &Node<'_, '_>, engine: Engine, names: &mut Names<'_>) -> Res
     let mut pairs = 0;
     for node in desc.list()? {
         let copy = read_copy(&node, id, names)?;
-        let more = copy.pairs_up_to(names.pairs_left).ok_or_else(|| {
+        let left = source.budget.pairs.left();
+        let more = copy.pairs_up_to(left).and_then(|more| source.budget.pairs.take(more).ok().map(|()| more));
+        pairs += more.ok_or_else(|| {
             node.invalid(format_args!(
-                "with block {id} the program has more than {} descriptor pairs, the limit",
-                names.max_pairs
+                "with block {id} the container has more than {} descriptor pairs, the limit",
+                source.budget.pairs.limit()
             ))
         })?;
-        names.pairs_left -= more;
-        pairs += more;
         copies.push(copy);
     }
     let pairs = u32::try_from(pairs)
@@ -223,27 +228,25 @@ fn read_work(
     blocks: &[DmaBlock],
     names: &Names<'_>,
 ) -> Result<Work, NeffError> {
-    let (instructions, rest) = binary.as_chunks::<INSTRUCTION_BYTES>();
-    if !rest.is_empty() {
-        return Err(place.invalid(format_args!(
+    let instructions = <[InstructionBytes]>::ref_from_bytes(binary).map_err(|_| {
+        place.invalid(format_args!(
             "{} bytes, not a multiple of instructions of {INSTRUCTION_BYTES}",
             binary.len()
-        )));
-    }
-    match instructions.first() {
-        None => return Ok(Work::Idle),
-        Some(first) if !isa::is_ours(first) => return Ok(Work::Opaque),
-        Some(_) => {}
+        ))
+    })?;
+    let Some(first) = instructions.first() else { return Ok(Work::Idle) };
+    if matches!(first.decode(), Ok(Instruction::Opaque { .. })) {
+        return Ok(Work::Opaque);
     }
     let mut runs = Vec::new();
-    let mut unrun: Vec<std::collections::VecDeque<&DmaBlock>> = vec![Default::default(); names.queues.len()];
+    let mut unrun: Vec<VecDeque<&DmaBlock>> = vec![VecDeque::new(); names.queues.len()];
     for block in blocks {
         unrun[block.queue].push_back(block);
     }
-    for (number, raw) in instructions.iter().enumerate() {
+    for (number, instruction) in instructions.iter().enumerate() {
         let invalid = |text: String| place.invalid_key(format!("instruction {number}"), text);
-        match Instruction::decode(raw).map_err(invalid)? {
-            Instruction::Run(run) => {
+        match instruction.decode().map_err(|error| invalid(error.to_string()))? {
+            Instruction::RunBlock(run) => {
                 let next = names
                     .queues
                     .iter()
@@ -259,6 +262,9 @@ fn read_work(
                 return Ok(Work::Blocks(runs));
             }
             Instruction::Halt => return Err(invalid("halts before the last instruction".into())),
+            Instruction::Opaque { opcode } => {
+                return Err(invalid(format!("unknown opcode {opcode:#06x} in a program of known ones")));
+            }
         }
     }
     Err(place.invalid("the last instruction is not a halt"))
@@ -307,7 +313,7 @@ pub(super) fn check_all_can_start(file: Place<'_>, member: &str, program: &Progr
         let mut progress = false;
         for (_, runs) in &mut pending {
             while let [run, rest @ ..] = *runs
-                && run.waits.iter().all(|wait| semaphores[wait.semaphore.get() as usize] >= wait.value)
+                && run.waits.iter().all(|wait| semaphores[wait.semaphore.get() as usize] >= wait.at_least)
             {
                 if let Some(signal) = run.signal {
                     semaphores[signal.get() as usize] += 1;
@@ -322,7 +328,7 @@ pub(super) fn check_all_can_start(file: Place<'_>, member: &str, program: &Progr
     }
     let stuck = pending.iter().find_map(|&(engine, runs)| {
         let run = runs.first()?;
-        let wait = run.waits.iter().find(|wait| semaphores[wait.semaphore.get() as usize] < wait.value)?;
+        let wait = run.waits.iter().find(|wait| semaphores[wait.semaphore.get() as usize] < wait.at_least)?;
         Some((engine, run, wait))
     });
     match stuck {
@@ -332,10 +338,240 @@ pub(super) fn check_all_can_start(file: Place<'_>, member: &str, program: &Progr
                 "block {} waits for semaphore {} to reach {}, it only gets to {}",
                 run.block,
                 wait.semaphore,
-                wait.value,
+                wait.at_least,
                 semaphores[wait.semaphore.get() as usize]
             ),
         )),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use sluice_core::exec::SemaphoreWait;
+    use sluice_core::mmio::{QueueId, SemaphoreId};
+
+    use super::*;
+    use crate::neff::testing::Container;
+    use crate::neff::{Neff, NeffFault, ReadOptions};
+
+    const POOL: &str = "sg00/Pool.json";
+    const SP: &str = "sg00/SP.json";
+
+    fn engine(neff: &Neff, engine: Engine) -> &EngineProgram {
+        &neff.programs[0].engines[engine.index()]
+    }
+
+    #[test]
+    fn blocks_and_instructions_arrive_as_packed() {
+        let neff = Container::small().parse().unwrap();
+        let sp = engine(&neff, Engine::Sp);
+        let block = &sp.blocks[0];
+        assert_eq!(
+            (block.id, block.name.as_deref(), block.op, block.pairs),
+            (1, Some("store"), DmaOp::Copy, 2)
+        );
+        assert_eq!(neff.programs[0].queues[block.queue].name, "q_out");
+        let semaphore = SemaphoreId::new(3).unwrap();
+        assert_eq!(
+            sp.work,
+            Work::Blocks(vec![RunBlock {
+                queue: QueueId::new(1).unwrap(),
+                block: 1,
+                pairs: 2,
+                waits: [SemaphoreWait { semaphore, at_least: 1 }].into_iter().collect(),
+                signal: None,
+                kernel: 77,
+            }])
+        );
+        let pool = engine(&neff, Engine::Pool);
+        assert_eq!(pool.blocks[0].copies[0].transfers().count(), 64);
+        assert_eq!((engine(&neff, Engine::Pe).work.clone(), pool.instructions.len()), (Work::Idle, 128));
+    }
+
+    #[test]
+    fn a_missing_engine_stays_empty() {
+        let neff = Container::small().without_json("sg00/def.json", "/dve").parse().unwrap();
+        assert_eq!(engine(&neff, Engine::Dve).work, Work::Idle);
+        let neff = Container::small().without_json("sg00/def.json", "/dve_instr").parse().unwrap();
+        assert_eq!(engine(&neff, Engine::Dve).work, Work::Idle, "named by the settings as well");
+    }
+
+    #[test]
+    fn foreign_instructions_are_opaque_and_need_no_order() {
+        let mut foreign = vec![0; 128];
+        foreign[..2].copy_from_slice(&[0xB1, 0x10]);
+        let neff = Container::small().member("sg00/PE.bin", foreign).parse().unwrap();
+        assert_eq!(engine(&neff, Engine::Pe).work, Work::Opaque);
+        assert_eq!(
+            Container::small().member("sg00/PE.bin", vec![0xB1; 65]).refused(),
+            "f: sg00/PE.bin: 65 bytes, not a multiple of instructions of 64"
+        );
+    }
+
+    fn with(member: &str, pointer: &str, value: Value) -> String {
+        Container::small().json(member, pointer, value).refused()
+    }
+
+    #[test]
+    fn blocks_that_break_a_rule_are_named() {
+        let last = 1u64 << 63;
+        for (pointer, value, want) in [
+            ("/dma/0/queue", json!("q_none"), "dma[0].queue: no queue `q_none`"),
+            ("/dma/0/queue", json!("q_out"), "dma[0].queue: queue `q_out` belongs to sp, not to pool"),
+            (
+                "/dma/0/queue",
+                json!("q_dyn"),
+                "dma[0].queue: queue `q_dyn` is dynamic and has no static lists",
+            ),
+            ("/dma/0/id", json!(1u64 << 32), "dma[0].id: 4294967296 is more than 4294967295"),
+            ("/dma/0/op", json!("xor"), "dma[0].op: unknown operation `xor`"),
+            ("/dma/0/desc", json!([]), "dma[0].desc: block 0 moves nothing"),
+            ("/dma/0/desc/0/from", json!("none"), "dma[0].desc[0].from: block 0: no variable `none`"),
+            (
+                "/dma/0/desc/0/from_arr",
+                json!(["x"]),
+                "dma[0].desc[0]: want one of the keys `from` and `from_arr`",
+            ),
+            (
+                "/dma/0/desc/0/from_sizes",
+                json!([64, 0]),
+                "dma[0].desc[0].from_sizes: block 0, variable `x`: dimension 1 has size 0, a transfer of 0 bytes",
+            ),
+            (
+                "/dma/0/desc/0/from_steps",
+                json!([64]),
+                "dma[0].desc[0].from_sizes: block 0, variable `x`: 2 sizes but 1 steps",
+            ),
+            (
+                "/dma/0/desc/0/from_steps",
+                json!([last, last]),
+                "dma[0].desc[0].from_sizes: block 0, variable `x`: its length or last offset overflows 64 bits",
+            ),
+            (
+                "/dma/0/desc/0/from_sizes",
+                json!([64, 31]),
+                "dma[0].desc[0]: block 0: source pattern has 1984 bytes, destination pattern 2048",
+            ),
+            (
+                "/dma/0/desc/0/from_off",
+                json!(33),
+                "dma[0].desc[0].from: block 0 reaches byte 4097 of `x`, which has 4096 to reach",
+            ),
+            (
+                "/dma/0/desc/0/to_off",
+                json!(u64::MAX - 2048),
+                "dma[0].desc[0].to: block 0 reaches byte 18446744073709551615 of `keep`, which has 4096 to reach",
+            ),
+        ] {
+            assert_eq!(with(POOL, pointer, value), format!("f: sg00/Pool.json: {want}"));
+        }
+        let two = Container::small().without_json(POOL, "/dma/0/desc/0/from");
+        assert_eq!(
+            two.clone().json(POOL, "/dma/0/desc/0/from_arr", json!(["x", "k"])).refused(),
+            "f: sg00/Pool.json: dma[0].desc[0].from_arr: 2 sources, supported is one"
+        );
+        assert!(two.json(POOL, "/dma/0/desc/0/from_arr", json!(["x"])).parse().is_ok());
+    }
+
+    #[test]
+    fn offsets_that_no_template_can_carry_are_refused() {
+        let far = json!([1u64 << 36]);
+        let text = Container::small()
+            .json("sg00/def.json", "/var/x/size", json!(1u64 << 40))
+            .json(POOL, "/dma/0/desc/0/from_off", far[0].clone())
+            .refused();
+        assert!(text.contains("of `x`, which has 68719476736 to reach"), "{text}");
+    }
+
+    #[test]
+    fn instructions_have_to_fit_the_blocks() {
+        let sp_blocks = |edit: &dyn Fn(&mut Value)| {
+            let settings = Container::small();
+            let mut block = json!({
+                "queue": "q_out", "id": 1, "desc": [
+                    { "from": "keep", "from_sizes": [2048], "from_steps": [1], "to": "y", "to_sizes": [2048], "to_steps": [1] },
+                    { "from": "k", "from_sizes": [5], "from_steps": [1], "to": "y", "to_off": 2048, "to_sizes": [5], "to_steps": [1] },
+                ],
+            });
+            edit(&mut block);
+            settings.json(SP, "/dma/0", block)
+        };
+        assert!(sp_blocks(&|_| ()).parse().is_ok());
+        let refused = |edit: &dyn Fn(&mut Value)| sp_blocks(edit).refused();
+        assert_eq!(
+            refused(&|block| block["id"] = json!(9)),
+            "f: sg00/SP.bin: instruction 0: block 1 does not come next on ring 1"
+        );
+        assert_eq!(
+            refused(&|block| drop(block["desc"].as_array_mut().unwrap().pop())),
+            "f: sg00/SP.bin: instruction 0: 2 descriptor pairs, but block 1 has 1"
+        );
+        assert_eq!(
+            refused(&|block| block["op"] = json!("add")),
+            "f: sg00/SP.bin: instruction 0: block 1 is Add, only copies can be run"
+        );
+        assert_eq!(
+            refused(&|block| block["desc"][1]["from"] = json!("sb")),
+            "f: sg00/SP.bin: instruction 0: block 1 uses `sb`, which is not in device memory"
+        );
+    }
+
+    #[test]
+    fn programs_have_to_be_complete() {
+        let binary = engine(&Container::small().parse().unwrap(), Engine::Sp).instructions.clone();
+        let (run, halt) = binary.split_at(64);
+        let refused =
+            |instructions: Vec<u8>| Container::small().member("sg00/SP.bin", instructions).refused();
+        assert_eq!(refused(run.to_vec()), "f: sg00/SP.bin: the last instruction is not a halt");
+        assert_eq!(refused(halt.to_vec()), "f: sg00/SP.bin: instruction 0: halts before block 1 has run");
+        assert_eq!(
+            refused([halt, run].concat()),
+            "f: sg00/SP.bin: instruction 0: halts before the last instruction"
+        );
+        assert_eq!(
+            refused([run, run, halt].concat()),
+            "f: sg00/SP.bin: instruction 1: block 1 does not come next on ring 1"
+        );
+        let foreign = [0xB1; 64];
+        assert_eq!(
+            refused([run, &foreign[..], halt].concat()),
+            "f: sg00/SP.bin: instruction 1: unknown opcode 0xb1b1 in a program of known ones"
+        );
+    }
+
+    #[test]
+    fn waits_that_never_end_are_refused() {
+        let mut binary = engine(&Container::small().parse().unwrap(), Engine::Sp).instructions.clone();
+        binary[20] = 2;
+        assert_eq!(
+            Container::small().member("sg00/SP.bin", binary).refused(),
+            "f: sg00/def.json: sp: block 1 waits for semaphore 3 to reach 2, it only gets to 1"
+        );
+    }
+
+    #[test]
+    fn block_ids_are_unique_in_their_engine() {
+        let desc = json!([{ "from": "x", "from_sizes": [1], "from_steps": [1], "to": "keep", "to_sizes": [1], "to_steps": [1] }]);
+        let block = |id: u32| json!({ "queue": "q_in", "id": id, "desc": desc });
+        assert_eq!(
+            with(POOL, "/dma", json!([block(4), block(4)])),
+            "f: sg00/Pool.json: dma[1]: block id 4 is taken by block 0"
+        );
+    }
+
+    #[test]
+    fn the_number_of_descriptor_pairs_is_bounded() {
+        let parse =
+            |max_pairs| Container::small().parse_with(&ReadOptions { max_pairs, ..ReadOptions::default() });
+        assert!(parse(66).is_ok());
+        let error = parse(65).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "f: sg00/SP.json: dma[0].desc[1]: with block 1 the container has more than 65 descriptor pairs, the limit"
+        );
+        assert!(matches!(error.fault(), NeffFault::Invalid(_)));
+        assert_eq!((error.member(), error.key()), (Some("sg00/SP.json"), Some("dma[0].desc[1]")));
     }
 }

@@ -4,16 +4,14 @@ mod engines;
 mod queues;
 mod vars;
 
-use std::collections::HashMap;
-
 use sluice_core::mmio::Engine;
 
-use super::ReadOptions;
-use super::archive::{Archive, plain_path};
-use super::error::{NeffError, Place, Quoted};
-use super::graph::{Subgraph, TensorForm};
-use super::json::{Json, JsonLimits, Node};
-use super::program::{CarveOut, Program, Tables, Target};
+use super::Budget;
+use super::archive::Archive;
+use super::error::{NeffError, Place};
+use super::graph::{Graph, Subgraph, named_member};
+use super::json::{Json, Node};
+use super::program::{CarveOut, Program, Tables};
 
 /// Where the members of one subgraph come from.
 struct Source<'a> {
@@ -21,20 +19,21 @@ struct Source<'a> {
     archive: &'a Archive<'a>,
     /// Folder of the definition with its slash, or empty.
     folder: &'a str,
-    json_limits: JsonLimits,
+    budget: &'a Budget,
 }
 
 impl<'a> Source<'a> {
     /// The member that `node` names, relative to the folder: full name and content.
     fn member(&self, node: &Node<'_, '_>) -> Result<(String, &'a [u8]), NeffError> {
-        let name = node.text()?;
-        let full = plain_path(name)
-            .map(|name| format!("{}{name}", self.folder))
-            .map_err(|rule| node.invalid(format_args!("{}: {rule}", Quoted(name))))?;
-        match self.archive.get(&full) {
-            Some(content) => Ok((full, content)),
-            None => Err(node.invalid(format_args!("no member {} in the archive", Quoted(&full)))),
-        }
+        named_member(node, self.folder, self.archive)
+    }
+
+    /// A copy of `content`, which `node` names; many may name the same member, so copies are bounded together.
+    fn keep(&self, node: &Node<'_, '_>, content: &[u8]) -> Result<Vec<u8>, NeffError> {
+        self.budget.content_bytes.take(content.len() as u64).map_err(|limit| {
+            node.invalid(format_args!("with it constants and instructions exceed {limit} bytes, the limit"))
+        })?;
+        Ok(content.to_vec())
     }
 }
 
@@ -42,31 +41,26 @@ impl<'a> Source<'a> {
 pub(super) fn read_program(
     file: Place<'_>,
     archive: &Archive<'_>,
-    subgraph: &Subgraph,
-    target: Target,
-    forms: &HashMap<String, TensorForm>,
-    options: &ReadOptions,
+    subgraph: &Subgraph<'_>,
+    graph: &Graph<'_>,
+    budget: &Budget,
 ) -> Result<Program, NeffError> {
-    let member = subgraph.definition.as_str();
-    let content = archive
-        .get(member)
-        .ok_or_else(|| file.invalid(format_args!("no member {} in the archive", Quoted(member))))?;
+    let (member, content) = &subgraph.definition;
     let place = file.member(member);
-    let json_limits = options.json_limits();
-    let json = Json::parse(place, content, json_limits)?;
+    let json = Json::parse(place, content, &budget.json)?;
     let definition = Node::root(place, &json);
     let folder = member.rfind('/').map_or("", |slash| &member[..=slash]);
-    let source = Source { file, archive, folder, json_limits };
+    let source = Source { file, archive, folder, budget };
 
-    let vars = vars::read(&source, &definition.need("var")?, forms)?;
+    let vars = vars::read(&source, &definition.need("var")?, &graph.tensors)?;
     let queues = match definition.get("dma_queue")? {
         Some(queues) => queues::read(&queues)?,
         None => Vec::new(),
     };
-    let mut names = engines::Names::of(&vars, &queues, options.max_pairs);
+    let names = engines::Names::of(&vars, &queues);
     let mut tables = Tables::default();
     add_tables(&definition, &mut tables)?;
-    let mut engine = |kind| engines::read(&source, &definition, kind, &mut names, &mut tables);
+    let mut engine = |kind| engines::read(&source, &definition, kind, &names, &mut tables);
     let engines = [
         engine(Engine::Pe)?,
         engine(Engine::Act)?,
@@ -76,7 +70,7 @@ pub(super) fn read_program(
     ];
     let program = Program {
         name: subgraph.name.clone(),
-        target,
+        target: graph.target,
         engines,
         carve_out: read_carve_out(&definition)?,
         tables,
@@ -119,4 +113,55 @@ fn add_tables(node: &Node<'_, '_>, tables: &mut Tables) -> Result<(), NeffError>
     }
     tables.fp8_conversion |= node.get("fp8_conversion_config")?.is_some();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::neff::testing::Container;
+    use crate::neff::{CarveOut, Tables};
+
+    #[test]
+    fn tables_and_carve_out_are_found_wherever_compilers_put_them() {
+        let neff = Container::small()
+            .json("sg00/def.json", "/activation_function_sets", json!(["a"]))
+            .json("sg00/Activation.json", "/activation_function_sets", json!(["b"]))
+            .json("sg00/DVE.json", "/dve_tables", json!([{}, {}]))
+            .json("sg00/def.json", "/cc_streams", json!({ "num_streams": 3 }))
+            .json("sg00/def.json", "/fp8_conversion_config", json!({}))
+            .parse()
+            .unwrap();
+        let program = &neff.programs[0];
+        assert_eq!(
+            program.tables,
+            Tables {
+                activation_function_sets: vec!["a".into(), "b".into()],
+                dve_tables: 2,
+                collective_streams: 3,
+                fp8_conversion: true,
+            }
+        );
+        assert_eq!(program.carve_out, Some(CarveOut::EVENT_ACCELERATOR));
+        let bare = Container::small().without_json("sg00/def.json", "/runtime_statebuffer_reservation");
+        assert_eq!(bare.parse().unwrap().programs[0].carve_out, None);
+    }
+
+    #[test]
+    fn missing_members_are_named_with_the_key_that_names_them() {
+        for (member, want) in [
+            (
+                "sg00/def.json",
+                "f: kelf-0.json: graphs[0].definition: no member `sg00/def.json` in the archive",
+            ),
+            ("sg00/Pool.json", "f: sg00/def.json: pool: no member `sg00/Pool.json` in the archive"),
+            ("sg00/Pool.bin", "f: sg00/def.json: pool_instr: no member `sg00/Pool.bin` in the archive"),
+            (
+                "sg00/const_3.npy",
+                "f: sg00/def.json: var.k.file_name: no member `sg00/const_3.npy` in the archive",
+            ),
+        ] {
+            assert_eq!(Container::small().without(member).refused(), want);
+        }
+    }
 }

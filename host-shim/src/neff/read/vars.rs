@@ -196,5 +196,214 @@ fn read_constant(source: &Source<'_>, record: &Node<'_, '_>, size: u64) -> Resul
             content.len()
         )));
     }
-    Ok(content.to_vec())
+    source.keep(&file_name, content)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::neff::testing::Container;
+
+    const DEF: &str = "sg00/def.json";
+
+    #[test]
+    fn every_kind_arrives_with_its_numbers() {
+        let neff = Container::small().parse().unwrap();
+        let program = &neff.programs[0];
+        let kinds: Vec<_> =
+            program.vars.iter().map(|var| (var.name.as_str(), &var.kind, var.size_bytes)).collect();
+        let rows = vec![VarId(0), VarId(1)];
+        assert_eq!(
+            kinds,
+            [
+                ("x", &VarKind::Input, 4096),
+                ("y", &VarKind::Output, 4096),
+                ("keep", &VarKind::Virtual { offset_bytes: 64, backing: Backing::Local }, 4096),
+                ("k", &VarKind::File { content: vec![10, 255, 10, 255, 10] }, 5),
+                ("sb", &VarKind::StateBuffer, 0),
+                ("at_x", &VarKind::Pointer { target: VarId(0) }, 8),
+                ("all", &VarKind::PointerTable { rows }, 16),
+            ]
+        );
+        assert!(program.vars.iter().enumerate().all(|(place, var)| var.id.0 as usize == place));
+        let x = program.var_named("x").unwrap();
+        assert_eq!((x.dtype.as_deref(), x.shape.as_slice()), (Some("float32"), &[16, 64][..]));
+    }
+
+    #[test]
+    fn form_of_the_top_graph_fills_in() {
+        let neff = Container::small()
+            .without_json(DEF, "/var/x/dtype")
+            .without_json(DEF, "/var/x/shape")
+            .parse()
+            .unwrap();
+        let x = neff.programs[0].var_named("x").unwrap();
+        assert_eq!((x.dtype.as_deref(), x.shape.as_slice()), (Some("float32"), &[16, 64][..]));
+    }
+
+    /// The refusal after setting a key of a variable.
+    fn with(var: &str, key: &str, value: serde_json::Value) -> String {
+        Container::small().json(DEF, &format!("/var/{var}/{key}"), value).refused()
+    }
+
+    #[test]
+    fn var_ids_have_to_be_dense_and_short() {
+        assert_eq!(
+            with("all", "var_id", json!(8)),
+            "f: sg00/def.json: var: Unexpected var_ids set! max=8, size=7: none has 6"
+        );
+        assert_eq!(
+            with("all", "var_id", json!(2)),
+            "f: sg00/def.json: var: Unexpected var_ids set! max=5, size=6: `all` and `keep` both have 2"
+        );
+        assert_eq!(
+            with("all", "var_id", json!(1 << 19)),
+            "f: sg00/def.json: var.all.var_id: 524288 needs more than 19 bits, at most 524287"
+        );
+        assert_eq!(
+            with("all", "var_id", json!(524_287)),
+            "f: sg00/def.json: var: Unexpected var_ids set! max=524287, size=7: none has 6"
+        );
+        for value in [json!(-1), json!(1.5), json!("1"), json!(null)] {
+            assert!(with("all", "var_id", value).starts_with("f: sg00/def.json: var.all"));
+        }
+    }
+
+    #[test]
+    fn names_have_1_to_255_bytes_without_control_characters() {
+        let named = |name: &str| {
+            let var = json!({ "type": "temporary", "size": 1, "var_id": 7 });
+            Container::small().json(DEF, &format!("/var/{name}"), var)
+        };
+        for len in [1, 254, 255] {
+            assert_eq!(named(&"n".repeat(len)).parse().unwrap().programs[0].vars[7].name.len(), len);
+        }
+        for len in [256, 300] {
+            let text = named(&"n".repeat(len)).refused();
+            assert!(text.ends_with(&format!("has {len} bytes, at most 255")), "{text}");
+        }
+        let text = named(&"é".repeat(128)).refused();
+        assert!(text.ends_with("has 256 bytes, at most 255"), "{text}");
+        assert!(named("").refused().ends_with("variable name ``: is empty"));
+        for name in ["a\0b", "a\nb", "\u{7f}"] {
+            let text = named(name).refused();
+            assert!(text.ends_with("has a control character"), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_that_break_a_rule_are_named() {
+        for (var, key, value, want) in [
+            ("x", "type", json!("tensor"), "var.x.type: unknown variable type `tensor`"),
+            ("x", "size", json!(-4), "var.x.size: -4, expected an unsigned 64-bit number"),
+            (
+                "x",
+                "size",
+                json!(1e30),
+                "var.x.size: 1000000000000000000000000000000, expected an unsigned 64-bit number",
+            ),
+            ("x", "alignment", json!(3), "var.x.alignment: 3 is not a power of two"),
+            ("x", "alignment", json!(0), "var.x.alignment: 0 is not a power of two"),
+            ("x", "shape", json!([1, 1, 1, 1, 1, 1, 1, 1, 1]), "var.x.shape: 9 dimensions, at most 8"),
+            (
+                "x",
+                "shape",
+                json!([4294967296u64, 4294967296u64]),
+                "var.x.shape: [4294967296, 4294967296] has more than 2^64 elements",
+            ),
+            (
+                "x",
+                "dtype",
+                json!("float32_and_more"),
+                "var.x.dtype: `float32_and_more` has 16 bytes, at most 15",
+            ),
+            ("at_x", "size", json!(4), "var.at_x.size: 4 bytes for a pointer, want 8"),
+            (
+                "at_x",
+                "referenced_var_id",
+                json!(7),
+                "var.at_x.referenced_var_id: no variable has var_id 7, there are 7",
+            ),
+            ("all", "list", json!([0, 7]), "var.all.list[1]: no variable has var_id 7, there are 7"),
+            (
+                "all",
+                "list",
+                json!([1048576]),
+                "var.all.list[0]: 1048576 needs more than 19 bits, at most 524287",
+            ),
+            ("keep", "backing_buf", json!("cloud"), "var.keep.backing_buf: unknown backing buffer `cloud`"),
+            (
+                "keep",
+                "backing_variable_off",
+                json!(u64::MAX),
+                "var.keep.backing_variable_off: 18446744073709551615 plus size 4096 overflows 64 bits",
+            ),
+            ("k", "file_name", json!("../k"), "var.k.file_name: `../k`: a path that leaves its folder"),
+            ("k", "file_name", json!("/etc/passwd"), "var.k.file_name: `/etc/passwd`: an absolute path"),
+            ("k", "file_name", json!("other"), "var.k.file_name: no member `sg00/other` in the archive"),
+            ("k", "size", json!(6), "var.k.file_name: `const_3.npy` has 5 bytes of data, the variable has 6"),
+        ] {
+            assert_eq!(with(var, key, value), format!("f: sg00/def.json: {want}"));
+        }
+    }
+
+    #[test]
+    fn sizes_up_to_64_bits_and_8_dimensions_load() {
+        let neff = Container::small()
+            .json(DEF, "/var/x/size", json!(u64::MAX))
+            .json(DEF, "/var/x/shape", json!([1, 1, 1, 1, 1, 1, 1, 4]))
+            .json(DEF, "/var/x/dtype", json!("exactly15bytes_"))
+            .parse()
+            .unwrap();
+        assert_eq!(neff.programs[0].vars[0].size_bytes, u64::MAX);
+    }
+
+    #[test]
+    fn missing_keys_are_named() {
+        for (var, key) in [
+            ("x", "type"),
+            ("x", "size"),
+            ("x", "var_id"),
+            ("k", "file_name"),
+            ("keep", "backing_variable_off"),
+            ("at_x", "size"),
+            ("at_x", "referenced_var_id"),
+            ("all", "list"),
+        ] {
+            assert_eq!(
+                Container::small().without_json(DEF, &format!("/var/{var}/{key}")).refused(),
+                format!("f: sg00/def.json: var.{var}: missing key `{key}`")
+            );
+        }
+    }
+
+    #[test]
+    fn a_program_needs_an_output() {
+        assert_eq!(
+            with("y", "type", json!("input")),
+            "f: sg00/def.json: var: none of the variables is an output"
+        );
+        assert_eq!(
+            Container::small().json(DEF, "/var", json!({})).refused(),
+            "f: sg00/def.json: var: none of the variables is an output"
+        );
+    }
+
+    #[test]
+    fn constants_named_many_times_do_not_multiply_memory() {
+        let mut container = Container::small().member("sg00/big", vec![1; 100_000]);
+        for id in 7..30 {
+            let var = json!({ "type": "file", "size": 100_000, "file_name": "big", "var_id": id });
+            container = container.json(DEF, &format!("/var/big{id}"), var);
+        }
+        let options = crate::neff::ReadOptions { max_archive_bytes: 1 << 20, ..Default::default() };
+        let text = container.parse_with(&options).unwrap_err().to_string();
+        assert!(
+            text.ends_with("file_name: with it constants and instructions exceed 1048576 bytes, the limit"),
+            "{text}"
+        );
+        assert!(container.parse().is_ok());
+    }
 }
