@@ -80,7 +80,7 @@ const _: () = assert!(AnswerCode::ACCEPTED.0 == MAGIC);
 
 wire_enum! {
     /// What a lane does for one subsystem.
-    pub struct LaneState: u32 {
+    pub struct LaneActivity: u32 {
         /// Records.
         RUNNING = 0, "running";
         /// Waits until it may publish.
@@ -199,7 +199,7 @@ wire_struct! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct LaneStatus = "SluiceExtensionLaneStatus" [size 64, align 64] {
         /// What the lane does.
-        0 => state: LaneState,
+        0 => state: LaneActivity,
         /// 1: everything is published and the counters are final.
         4 => flushed: u32,
         /// Counter when the present wait began.

@@ -4,6 +4,7 @@ use core::fmt;
 
 use super::{Append, DropCause, FreeLook, Pool, ReadyRing, Records, RingLook, Subsystem};
 use crate::gate::{Gate, Gates, HostSigns, Parked, WaitEnv};
+use crate::layout::extension::LaneActivity;
 use crate::mem::{Clock, Deadline, Memory, Own};
 
 /// Which half of a switch is under way.
@@ -144,7 +145,7 @@ pub struct LaneState {
 /// The words in which a lane shows its state to the host (extension block).
 #[derive(Clone, Debug)]
 pub struct LaneWords<W> {
-    /// One of the lane states of the extension block.
+    /// A [`LaneActivity`].
     pub state: Own<W>,
     /// Low and high half of the cycle count at which it parked.
     pub parked_since: [Own<W>; 2],
@@ -436,7 +437,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                 return self.give_up(pool, switch);
             }
             self.state.latch = Latch(None);
-            self.show(lane_state::RUNNING);
+            self.show(LaneActivity::RUNNING);
             switch.deadline = Deadline::after(self.limit_cycles);
             return Progress::Moved;
         }
@@ -453,7 +454,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     }
 
     fn give_up<K: Records>(&mut self, pool: &mut Pool<M, K, S>, switch: &Switch) -> Progress {
-        self.show(lane_state::HOST_GONE);
+        self.show(LaneActivity::HOST_GONE);
         if let Some(words) = &self.words {
             words.expiries.set(self.state.expiries);
         }
@@ -480,7 +481,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
 
     fn note_running(&self, switch: &Switch) {
         if switch.waited {
-            self.show(lane_state::RUNNING);
+            self.show(LaneActivity::RUNNING);
         }
     }
 
@@ -499,15 +500,15 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             words.parks.set(self.state.parks);
         }
         self.show(match gate {
-            Gate::Ready => lane_state::PARKED_READY,
-            Gate::Free => lane_state::PARKED_FREE,
+            Gate::Ready => LaneActivity::READY_GATE,
+            Gate::Free => LaneActivity::FREE_GATE,
         });
     }
 
-    /// Shows `state` (a lane state of the extension block) to the host.
-    pub fn show(&self, state: u32) {
+    /// Shows the host what the lane does.
+    pub fn show(&self, activity: LaneActivity) {
         if let Some(words) = &self.words {
-            words.state.publish(state);
+            words.state.publish(activity.0);
         }
     }
 }
@@ -516,20 +517,4 @@ fn pause(gate: Gate, round: &mut u32, env: &mut impl WaitEnv) {
     env.note_parked(gate);
     env.relax(*round);
     *round = round.saturating_add(1);
-}
-
-/// Lane states as the extension block carries them.
-pub mod lane_state {
-    /// Records flow.
-    pub const RUNNING: u32 = 0;
-    /// Waits at the push gate.
-    pub const PARKED_READY: u32 = 1;
-    /// Waits at the pop gate.
-    pub const PARKED_FREE: u32 = 2;
-    /// Everything is published.
-    pub const FLUSHED: u32 = 3;
-    /// Has given the host up.
-    pub const HOST_GONE: u32 = 4;
-    /// Has nothing to do.
-    pub const IDLE: u32 = 5;
 }

@@ -46,7 +46,7 @@ mod pool;
 mod ready_ring;
 
 pub use free_queue::{FreeLook, FreeQueue};
-pub use lane::{AppendError, Lane, LaneState, LaneWords, Latch, Progress, Switch, SwitchEnd, lane_state};
+pub use lane::{AppendError, Lane, LaneState, LaneWords, Latch, Progress, Switch, SwitchEnd};
 pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState};
 pub use ready_ring::{ReadyEntry, ReadyRing, RingLook};
 
