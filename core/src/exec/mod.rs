@@ -6,11 +6,15 @@
 //! | `notification` | records that say what an engine did |
 //! | `place` | where something runs: core, lane |
 //! | `request` | what the sequencer is asked to run |
+//! | `status` | codes of the C interface, and their merging |
+//! | `ticket` | the order in which executions are waited for |
 
 mod instruction;
 mod notification;
 mod place;
 mod request;
+mod status;
+mod ticket;
 
 pub use instruction::{
     BadInstruction, INSTRUCTION_BYTES, Instruction, InstructionBytes, MAX_WAITS, RunBlock, SemaphoreWait,
@@ -18,3 +22,5 @@ pub use instruction::{
 pub use notification::{ErrorClass, NOTIFICATION_BYTES, Notification, SubType};
 pub use place::{CoreIndex, LaneIndex};
 pub use request::{ExecRequest, INCREMENT_OFFSET_BYTES, REQUEST_BYTES, RequestFlags};
+pub use status::NrtStatus;
+pub use ticket::{NotOutstanding, QueueFull, Ticket, TicketQueue, Turn};

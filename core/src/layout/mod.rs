@@ -33,7 +33,7 @@
 mod arch;
 pub mod args_dump;
 pub mod dep_gen;
-mod describe;
+pub(crate) mod describe;
 pub mod device_phase;
 pub mod extension;
 pub mod host_phase;
