@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `word` | the two control words, their flags and fields |
 //! | `desc` | one copy ⇄ one pair of wire descriptors |
+//! | `queue` | one half of a queue as the device runs it |
 //! | `ring` | ring sizes, cursors, phases, reservation, doorbell counts |
 //! | `template` | addresses that are still symbolic, and their resolution |
 //! | `transfer` | cutting a transfer into pairs |
@@ -24,6 +25,7 @@
 //! ring is decoded as hostile.
 
 mod desc;
+mod queue;
 mod ring;
 mod swap;
 mod template;
@@ -33,6 +35,7 @@ mod word;
 pub use desc::{
     Barrier, BarrierModes, ChunkLen, CopySpec, DecodeError, DescError, Descriptor, Pair, RxDesc, TxDesc,
 };
+pub use queue::{QueueRegisters, RING_ALIGN_BYTES, Ring};
 pub use ring::{
     Cursor, Doorbell, PairCursor, PairSlots, PhaseMismatch, Position, RING_GAP, RingError, RingSize, Run,
     Runs, Slot, Slots,

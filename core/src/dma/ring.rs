@@ -222,6 +222,11 @@ impl Position {
         Self { size, slot: Slot { index: 0, ring_id: RingId::FIRST } }
     }
 
+    /// The place of `slot`; `None` when the ring has no such index.
+    pub const fn at(size: RingSize, slot: Slot) -> Option<Self> {
+        if slot.index < size.0 { Some(Self { size, slot }) } else { None }
+    }
+
     /// The slot at this place.
     pub const fn slot(&self) -> Slot {
         self.slot

@@ -2,6 +2,7 @@
 //!
 //! | module | idea |
 //! |---|---|
+//! | `channel` | notification queues, both sides |
 //! | `instruction` | programs of an engine |
 //! | `notification` | records that say what an engine did |
 //! | `place` | where something runs: core, lane |
@@ -9,6 +10,7 @@
 //! | `status` | codes of the C interface, and their merging |
 //! | `ticket` | the order in which executions are waited for |
 
+mod channel;
 mod instruction;
 mod notification;
 mod place;
@@ -16,6 +18,7 @@ mod request;
 mod status;
 mod ticket;
 
+pub use channel::{Channel, NotificationReceiver, NotificationSender, ReceiveError, Sent};
 pub use instruction::{
     BadInstruction, INSTRUCTION_BYTES, Instruction, InstructionBytes, MAX_WAITS, RunBlock, SemaphoreWait,
 };

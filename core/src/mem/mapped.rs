@@ -1,10 +1,11 @@
 //! Memory that is mapped into this address space and shared with other threads or processes: atomics for words and
 //! tables, plain copies for payload.
 
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::{CopyMemory, DevAddr, Fault, Memory, Window, Word, Words};
+use super::{CopyMemory, DevAddr, DeviceMemory, Fault, Memory, Window, Word, Words};
 
 /// Where device addresses lie in this address space.
 ///
@@ -52,6 +53,30 @@ impl<K: Clone> Slab<K> {
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+/// 64 bytes of plain memory with the alignment that device memory has.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Line(pub [u8; 64]);
+
+impl Line {
+    /// A line of zeros.
+    pub const ZERO: Self = Self([0; 64]);
+}
+
+/// Token of memory that is lent for `'a`.
+pub type Lent<'a> = PhantomData<&'a mut [Line]>;
+
+impl<'a> Slab<Lent<'a>> {
+    /// The memory of `lines`, lent for as long as the slab and its clones live, seen by the device at `base`, a multiple
+    /// of 64.
+    pub fn over(lines: &'a mut [Line], base: DevAddr) -> Self {
+        let bytes = size_of_val(lines) as u64;
+        // SAFETY: the exclusive borrow makes the range valid and unreferenced for 'a, which the token carries; lines are
+        // aligned to 64 bytes, and `new` checks that `base` is.
+        unsafe { Self::new(NonNull::from(lines).cast(), bytes, base, PhantomData) }
     }
 }
 
@@ -137,6 +162,13 @@ impl<B: Backing> CopyMemory for Mapped<B> {
         let target = self.backing.resolve(to, len).ok_or(Fault::OutOfRange { at: to, bytes: len })?;
         // SAFETY: the backing vouches for the target; `bytes` is a live slice of the same length outside device memory.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+}
+
+impl<B: Backing> DeviceMemory for Mapped<B> {
+    fn accumulate(&self, at: DevAddr, value: u32) -> Result<(), Fault> {
+        self.word(at)?.cell().fetch_add(value, Ordering::AcqRel);
         Ok(())
     }
 }
@@ -264,24 +296,13 @@ impl<K> Window for RawWindow<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
-    use std::vec::Vec;
 
     const BASE: DevAddr = DevAddr(0x1_0000_0000);
 
-    #[repr(align(64))]
-    struct Line(#[expect(dead_code, reason = "reached through the slab only")] [u8; 64]);
-
-    fn memory(lines: usize) -> Mapped<Slab<Arc<()>>> {
-        let block: &'static mut [Line] = Vec::from_iter((0..lines).map(|_| Line([0; 64]))).leak();
-        let start = NonNull::from(block).cast();
-        // SAFETY: leaked, so valid for ever, and reached only through the slab from here on.
-        Mapped::new(unsafe { Slab::new(start, lines as u64 * 64, BASE, Arc::new(())) })
-    }
-
     #[test]
     fn ranges_are_checked_to_the_last_byte() {
-        let m = memory(2);
+        let mut lines = [Line::ZERO; 2];
+        let m = Mapped::new(Slab::over(&mut lines, BASE));
         assert!(m.word(BASE.offset(124)).is_ok());
         assert_eq!(
             m.word(BASE.offset(128)).err(),
@@ -297,7 +318,8 @@ mod tests {
 
     #[test]
     fn words_tables_and_windows_see_the_same_bytes() {
-        let m = memory(2);
+        let mut lines = [Line::ZERO; 2];
+        let m = Mapped::new(Slab::over(&mut lines, BASE));
         let table = m.words(BASE, 4).unwrap();
         let word = m.word(BASE.offset(8)).unwrap();
         table.set(2, 0x0403_0201);
@@ -315,7 +337,8 @@ mod tests {
 
     #[test]
     fn copies_move_bytes_and_refuse_what_is_outside() {
-        let m = memory(4);
+        let mut lines = [Line::ZERO; 4];
+        let m = Mapped::new(Slab::over(&mut lines, BASE));
         m.write_bytes(BASE, &[1, 2, 3, 4, 5]).unwrap();
         m.copy(BASE, BASE.offset(3), 5).unwrap();
         let mut back = [0; 8];
@@ -323,5 +346,18 @@ mod tests {
         assert_eq!(back, [1, 2, 3, 1, 2, 3, 4, 5]);
         assert!(m.copy(BASE, BASE.offset(254), 5).is_err());
         assert!(m.copy(BASE.offset(254), BASE, 5).is_err());
+    }
+
+    #[test]
+    fn sums_lose_nothing_between_threads() {
+        let mut lines = [Line::ZERO; 1];
+        let m = Mapped::new(Slab::over(&mut lines, BASE));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..1000).try_for_each(|_| m.accumulate(BASE.offset(4), 3)).unwrap());
+            }
+        });
+        assert_eq!(m.word(BASE.offset(4)).unwrap().load_acquire(), 6000);
+        assert!(m.accumulate(BASE.offset(64), 1).is_err());
     }
 }

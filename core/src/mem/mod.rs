@@ -10,8 +10,9 @@
 //! | table that a control word publishes | [`Words`] | relaxed 32-bit accesses, ordered by the publishing word |
 //! | payload | [`Window`] | plain copies, only while this side owns the bytes |
 //!
-//! There is no read-modify-write anywhere: no word has two writers, except a contention signal, on which the device only
-//! ever stores 1 and the host only ever stores 0.
+//! Between host and device there is no read-modify-write: no word has two writers, except a contention signal, on which the
+//! device only ever stores 1 and the host only ever stores 0. Inside a device several services may raise one semaphore;
+//! [`DeviceMemory`] is how, and only they have it.
 #![allow(unsafe_code, reason = "every raw pointer of the crate is confined here")]
 
 mod cell;
@@ -22,7 +23,7 @@ mod volatile;
 use core::fmt;
 
 pub use cell::{Consume, LongOwn, LongPeer, Own, Peer, Raise};
-pub use mapped::{AtomicWord, AtomicWords, Backing, Mapped, RawWindow, Slab};
+pub use mapped::{AtomicWord, AtomicWords, Backing, Lent, Line, Mapped, RawWindow, Slab};
 pub use time::{Backoff, Clock, Deadline, Relax, SpinHint};
 pub use volatile::{Volatile, VolatileWord, VolatileWords, barrier};
 
@@ -183,4 +184,11 @@ pub trait CopyMemory: Memory {
     fn read_bytes(&self, from: DevAddr, into: &mut [u8]) -> Result<(), Fault>;
     /// Copies `bytes` into device memory.
     fn write_bytes(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault>;
+}
+
+/// Memory as the device's own services reach it.
+pub trait DeviceMemory: CopyMemory {
+    /// Adds `value` to the word at `at`, a multiple of 4, wrapping, in one step among all services of the device, after
+    /// everything this one stored before. Never for a word that the host writes too.
+    fn accumulate(&self, at: DevAddr, value: u32) -> Result<(), Fault>;
 }

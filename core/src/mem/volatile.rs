@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 
 use volatile_register::RW;
 
-use super::{Backing, CopyMemory, DevAddr, Fault, Mapped, Memory, RawWindow, Word, Words};
+use super::{Backing, CopyMemory, DevAddr, DeviceMemory, Fault, Mapped, Memory, RawWindow, Word, Words};
 
 /// Orders all memory accesses before it against all after it: `DMB` on Arm, the strongest fence elsewhere.
 #[inline]
@@ -78,6 +78,13 @@ impl<B: Backing> CopyMemory for Volatile<B> {
 
     fn write_bytes(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault> {
         self.plain.write_bytes(to, bytes)
+    }
+}
+
+impl<B: Backing> DeviceMemory for Volatile<B> {
+    fn accumulate(&self, at: DevAddr, value: u32) -> Result<(), Fault> {
+        // An exclusive pair in RAM: several cores of a board may add at once.
+        self.plain.accumulate(at, value)
     }
 }
 

@@ -9,6 +9,7 @@
 //!   0x42000  control page  words between host and sequencer
 //!   0x43000  notification  NQ i: block at 0x100 + 0x28·i
 //!   0x44000  mailboxes     engine e: at 0x40·e
+//!   0x45000  firmware      words among the device's own services
 //! ```
 //!
 //! Bank and notification offsets are the wire contract's, the places of the blocks our own choice. An address
@@ -226,6 +227,8 @@ pub enum QueueRegister {
     TailIncrement = 0x38,
     /// Index after the last descriptor that was started.
     TailPointer = 0x3C,
+    /// Laps that the head has finished, modulo 4. Ours: the hardware keeps it inside.
+    Lap = 0x50,
 }
 
 impl QueueRegister {
@@ -242,6 +245,7 @@ impl QueueRegister {
             0x34 => Self::HeadPointer,
             0x38 => Self::TailIncrement,
             0x3C => Self::TailPointer,
+            0x50 => Self::Lap,
             _ => return None,
         })
     }
@@ -287,6 +291,7 @@ impl TpbRegisters {
     const NOTIFICATION: u64 = 0x4_3000;
     const MAILBOXES: u64 = 0x4_4000;
     const MAILBOX_BYTES: u64 = 0x40;
+    const FIRMWARE: u64 = 0x4_5000;
     const PAGE: u64 = 0x1000;
 
     /// The registers of one half of `queue`.
@@ -321,6 +326,11 @@ impl TpbRegisters {
     /// Address of an engine's mailbox.
     pub const fn mailbox(self, engine: Engine) -> DevAddr {
         self.0.offset(Self::MAILBOXES + Self::MAILBOX_BYTES * engine as u64)
+    }
+
+    /// Address of the page in which the device's services keep words of their own.
+    pub const fn firmware(self) -> DevAddr {
+        self.0.offset(Self::FIRMWARE)
     }
 
     const fn locate(offset: u64) -> Register {

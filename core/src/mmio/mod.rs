@@ -1,7 +1,17 @@
 //! Registers of a device: where they lie, and views of them.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `map` | which address is which register, and back |
+//! | `control` | counters between host and sequencer |
+//! | `mailbox` | items between a lane and a compute-core agent |
 
+mod control;
+mod mailbox;
 mod map;
 
+pub use control::{ControlWord, HostControl, NQ_OVERFLOW, OpaqueCycles, SequencerControl};
+pub use mailbox::{AgentMailbox, ItemReport, ItemStatus, LaneMailbox};
 pub use map::{
     Engine, EventId, Half, NotificationQueue, OutsideWindow, QueueBank, QueueId, QueueRegister, Register,
     RegisterMap, SemaphoreId, TpbId, TpbRegisters,

@@ -1,0 +1,286 @@
+//! Notification queues: rings of records that the device fills and the host harvests.
+//!
+//! ```text
+//!   device                                   host
+//!   record → slot tail mod slots
+//!   tail + 1 (release)            ─────────► sees tail, reads the slot
+//!   room again                    ◄───────── head + 1 (release)
+//!   full: nothing written, NQ_OVERFLOW raised
+//! ```
+//!
+//! Base and size stand in the queue's register block, which the host writes at bring-up; head and tail are free-running
+//! words of the control page. A record is never overwritten before it was harvested.
+
+use core::fmt;
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::{NOTIFICATION_BYTES, Notification};
+use crate::mem::{CopyMemory, DevAddr, Fault, Own, Peer, Word};
+use crate::mmio::{ControlWord, Engine, NQ_OVERFLOW, NotificationQueue, TpbRegisters};
+
+const BASE_LOW: u64 = 0;
+const BASE_HIGH: u64 = 4;
+const SIZE_BYTES: u64 = 8;
+
+/// A notification queue that this device uses: which one, and where its counters stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Channel {
+    /// Start and end of an engine's programs.
+    Status(Engine),
+    /// Errors of the whole TPB.
+    Errors,
+}
+
+impl Channel {
+    /// The queue of the wire contract.
+    pub const fn queue(self) -> NotificationQueue {
+        match self {
+            Self::Status(engine) => NotificationQueue::status_of(engine),
+            Self::Errors => NotificationQueue::ERRORS,
+        }
+    }
+
+    const fn tail(self) -> ControlWord {
+        match self {
+            Self::Status(engine) => ControlWord::NqTail(engine),
+            Self::Errors => ControlWord::ErrNqTail,
+        }
+    }
+
+    const fn head(self) -> ControlWord {
+        match self {
+            Self::Status(engine) => ControlWord::NqHead(engine),
+            Self::Errors => ControlWord::ErrNqHead,
+        }
+    }
+}
+
+/// Records that a queue of `bytes` bytes holds: a power of two, or none.
+const fn slots(bytes: u32) -> Option<u32> {
+    let slots = bytes / NOTIFICATION_BYTES;
+    if bytes.is_power_of_two() && slots > 0 { Some(slots) } else { None }
+}
+
+fn slot_address(base: DevAddr, slots: u32, counter: u32) -> DevAddr {
+    base.offset(u64::from(counter % slots) * u64::from(NOTIFICATION_BYTES))
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is in the queue.
+    Written,
+    /// The queue was full; the overflow bit is raised.
+    Overflow,
+    /// The host has set up no such queue, or not in its own memory.
+    NoQueue,
+}
+
+/// The device's side of one queue.
+#[derive(Clone, Debug)]
+pub struct NotificationSender<M: CopyMemory> {
+    memory: M,
+    base: [Peer<M::Word>; 2],
+    size_bytes: Peer<M::Word>,
+    tail: Own<M::Word>,
+    head: Peer<M::Word>,
+    interrupt_status: Own<M::Word>,
+}
+
+impl<M: CopyMemory> NotificationSender<M> {
+    /// The queue `channel` of `tpb`.
+    ///
+    /// # Errors
+    /// [`Fault`] when its registers lie outside device memory.
+    pub fn attach(memory: &M, tpb: TpbRegisters, channel: Channel) -> Result<Self, Fault> {
+        let block = tpb.notification(channel.queue());
+        let peer = |at| memory.word(at).map(Peer::new);
+        Ok(Self {
+            memory: memory.clone(),
+            base: [peer(block.offset(BASE_LOW))?, peer(block.offset(BASE_HIGH))?],
+            size_bytes: peer(block.offset(SIZE_BYTES))?,
+            tail: Own::new(memory.word(tpb.control_word(channel.tail()))?),
+            head: peer(tpb.control_word(channel.head()))?,
+            interrupt_status: Own::new(memory.word(tpb.control_word(ControlWord::InterruptStatus))?),
+        })
+    }
+
+    /// Puts `record` into the queue if there is room.
+    pub fn send(&self, record: &Notification) -> Sent {
+        let base = DevAddr::join(self.base[0].observe(), self.base[1].observe());
+        let Some(slots) = slots(self.size_bytes.observe()) else { return Sent::NoQueue };
+        let tail = self.tail.get();
+        // Partner of the host's release store: what it harvested may be written over.
+        if tail.wrapping_sub(self.head.observe()) >= slots {
+            self.interrupt_status.publish(NQ_OVERFLOW);
+            return Sent::Overflow;
+        }
+        if self.memory.write_bytes(slot_address(base, slots, tail), record.as_bytes()).is_err() {
+            return Sent::NoQueue;
+        }
+        self.tail.publish(tail.wrapping_add(1));
+        Sent::Written
+    }
+}
+
+/// The host cannot read a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveError {
+    /// Memory could not be reached.
+    Fault(Fault),
+    /// The device's counter is no counter of this queue.
+    Corrupt {
+        /// Records written, as the device claims.
+        tail: u32,
+        /// Records harvested.
+        head: u32,
+        /// Records that the queue holds.
+        slots: u32,
+    },
+    /// The size is not a power of two of at least 16 bytes.
+    BadSize {
+        /// The size asked for.
+        bytes: u32,
+    },
+}
+
+impl From<Fault> for ReceiveError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for ReceiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => fault.fmt(f),
+            Self::Corrupt { tail, head, slots } => {
+                write!(f, "notification tail {tail} is not within {slots} records of head {head}")
+            }
+            Self::BadSize { bytes } => {
+                write!(
+                    f,
+                    "notification queue of {bytes} bytes: need a power of two of at least {NOTIFICATION_BYTES}"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for ReceiveError {}
+
+/// The host's side of one queue.
+#[derive(Clone, Debug)]
+pub struct NotificationReceiver<M: CopyMemory> {
+    memory: M,
+    base: DevAddr,
+    slots: u32,
+    tail: Peer<M::Word>,
+    head: Own<M::Word>,
+}
+
+impl<M: CopyMemory> NotificationReceiver<M> {
+    /// Sets up queue `channel` of `tpb` in the `bytes` bytes at `base`. Records that the device wrote before are skipped.
+    ///
+    /// # Errors
+    /// A size that is not a power of two of at least 16 bytes, or memory that cannot be reached.
+    pub fn bring_up(
+        memory: &M,
+        tpb: TpbRegisters,
+        channel: Channel,
+        base: DevAddr,
+        bytes: u32,
+    ) -> Result<Self, ReceiveError> {
+        let slots = slots(bytes).ok_or(ReceiveError::BadSize { bytes })?;
+        let block = tpb.notification(channel.queue());
+        let (low, high) = base.split();
+        let receiver = Self {
+            memory: memory.clone(),
+            base,
+            slots,
+            tail: Peer::new(memory.word(tpb.control_word(channel.tail()))?),
+            head: Own::new(memory.word(tpb.control_word(channel.head()))?),
+        };
+        memory.word(block.offset(BASE_LOW))?.try_store(low)?;
+        memory.word(block.offset(BASE_HIGH))?.try_store(high)?;
+        receiver.head.try_publish(receiver.tail.try_observe()?)?;
+        memory.word(block.offset(SIZE_BYTES))?.try_store(bytes)?;
+        Ok(receiver)
+    }
+
+    /// The oldest record not yet harvested; its slot is free again when this returns.
+    ///
+    /// # Errors
+    /// A counter of the device that cannot be, or memory that cannot be reached; nothing is harvested then.
+    pub fn receive(&self) -> Result<Option<Notification>, ReceiveError> {
+        // Partner of the device's release store: the record is whole.
+        let tail = self.tail.try_observe()?;
+        let head = self.head.get();
+        match tail.wrapping_sub(head) {
+            0 => return Ok(None),
+            waiting if waiting > self.slots => {
+                return Err(ReceiveError::Corrupt { tail, head, slots: self.slots });
+            }
+            _ => {}
+        }
+        let mut record = Notification::new_zeroed();
+        self.memory.read_bytes(slot_address(self.base, self.slots, head), record.as_mut_bytes())?;
+        self.head.try_publish(head.wrapping_add(1))?;
+        Ok(Some(record))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::SubType;
+    use crate::mem::{Line, Mapped, Memory, Slab};
+    use crate::mmio::{RegisterMap, TpbId};
+
+    const WINDOW: DevAddr = DevAddr(0x10_0000);
+    const QUEUE: DevAddr = DevAddr(0x10_0000 + 0x8_0000);
+
+    fn record(ordinal: u32) -> Notification {
+        Notification::status(Engine::Act, ordinal, SubType::START, 0)
+    }
+
+    #[test]
+    fn records_arrive_in_order_and_a_full_queue_keeps_what_it_has() {
+        let mut lines = std::vec![Line::ZERO; 0x8_0000 / 64 + 1];
+        let memory = Mapped::new(Slab::over(&mut lines, WINDOW));
+        let tpb = RegisterMap::new(WINDOW, 1).unwrap().tpb(TpbId::new(0).unwrap()).unwrap();
+        let channel = Channel::Status(Engine::Act);
+        let sender = NotificationSender::attach(&memory, tpb, channel).unwrap();
+        assert_eq!(sender.send(&record(99)), Sent::NoQueue);
+
+        let head = memory.word(tpb.control_word(ControlWord::NqHead(Engine::Act))).unwrap();
+        let tail = memory.word(tpb.control_word(ControlWord::NqTail(Engine::Act))).unwrap();
+        // Counters wrap during the test.
+        tail.store_relaxed(u32::MAX - 4);
+        let receiver = NotificationReceiver::bring_up(&memory, tpb, channel, QUEUE, 64).unwrap();
+        assert_eq!(receiver.receive(), Ok(None));
+        for round in 0..3 {
+            for n in 0..4 {
+                assert_eq!(sender.send(&record(round * 4 + n)), Sent::Written);
+            }
+            assert_eq!(sender.send(&record(1000)), Sent::Overflow);
+            for n in 0..4 {
+                assert_eq!(receiver.receive(), Ok(Some(record(round * 4 + n))));
+            }
+            assert_eq!(receiver.receive(), Ok(None));
+        }
+        let status = memory.word(tpb.control_word(ControlWord::InterruptStatus)).unwrap();
+        assert_eq!(status.load_acquire(), NQ_OVERFLOW);
+
+        let claimed = head.load_relaxed().wrapping_add(5);
+        tail.store_relaxed(claimed);
+        let corrupt = ReceiveError::Corrupt { tail: claimed, head: head.load_relaxed(), slots: 4 };
+        assert_eq!(receiver.receive(), Err(corrupt));
+    }
+
+    #[test]
+    fn sizes_that_no_queue_has_are_refused() {
+        assert_eq!([0, 8, 16, 48, 64].map(slots), [None, None, Some(1), None, Some(4)]);
+    }
+}
