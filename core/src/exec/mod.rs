@@ -2,14 +2,16 @@
 //!
 //! | module | idea |
 //! |---|---|
+//! | `boot` | what the host hands to the firmware once, and profiling switched on and off |
 //! | `channel` | notification queues, both sides |
 //! | `instruction` | programs of an engine |
 //! | `notification` | records that say what an engine did |
-//! | `place` | where something runs: core, lane |
+//! | `place` | where something runs and where a device keeps its parts |
 //! | `request` | what the sequencer is asked to run |
 //! | `status` | codes of the C interface, and their merging |
 //! | `ticket` | the order in which executions are waited for |
 
+mod boot;
 mod channel;
 mod instruction;
 mod notification;
@@ -18,12 +20,13 @@ mod request;
 mod status;
 mod ticket;
 
+pub use boot::{BOOT_BYTES, BootError, BootShape, HostBoot, LaneBoot, Recorders};
 pub use channel::{Channel, NotificationReceiver, NotificationSender, ReceiveError, Sent};
 pub use instruction::{
     BadInstruction, INSTRUCTION_BYTES, Instruction, InstructionBytes, MAX_WAITS, RunBlock, SemaphoreWait,
 };
 pub use notification::{ErrorClass, NOTIFICATION_BYTES, Notification, SubType};
-pub use place::{CoreIndex, LaneIndex};
+pub use place::{CoreIndex, DeviceMap, DeviceRange, LaneIndex};
 pub use request::{ExecRequest, INCREMENT_OFFSET_BYTES, REQUEST_BYTES, RequestFlags};
 pub use status::NrtStatus;
 pub use ticket::{NotOutstanding, QueueFull, Ticket, TicketQueue, Turn};

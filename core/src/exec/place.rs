@@ -1,4 +1,4 @@
-//! Where something runs: the compute cores of a device and the lanes that serve them.
+//! Where something runs: the compute cores of a device, the lanes that serve them, and where a device keeps its parts.
 //!
 //! ```text
 //!   TPB 0                     TPB 1
@@ -9,7 +9,8 @@
 
 use core::fmt;
 
-use crate::mmio::{Engine, TpbId};
+use crate::mem::DevAddr;
+use crate::mmio::{Engine, RegisterMap, TpbId};
 
 /// A compute core of a device: one engine of one TPB. Per-core pools of records are indexed by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,9 +90,57 @@ impl fmt::Display for LaneIndex {
     }
 }
 
+/// A contiguous range of device addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceRange {
+    /// First address.
+    pub base: DevAddr,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl DeviceRange {
+    /// Whether `bytes` bytes at `at` lie inside.
+    pub fn contains(&self, at: DevAddr, bytes: u64) -> bool {
+        at.0.checked_sub(self.base.0)
+            .and_then(|offset| offset.checked_add(bytes))
+            .is_some_and(|end| end <= self.bytes)
+    }
+}
+
+impl fmt::Display for DeviceRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {}", self.bytes, self.base)
+    }
+}
+
+/// Where things lie on a device, and how many of each it has. Fixed while the device lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceMap {
+    /// Memory for tensors, rings, programs and record buffers. All of it is the host's to hand out, and all that
+    /// descriptors can reach besides registers.
+    pub ram: DeviceRange,
+    /// The register window, and with it how many TPBs there are.
+    pub registers: RegisterMap,
+    /// The boot block, through which the host tells the firmware where profiling regions lie.
+    pub boot: DevAddr,
+    /// Lanes of the firmware, at least 1.
+    pub lanes: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_end_where_they_end() {
+        let range = DeviceRange { base: DevAddr(0x1000), bytes: 0x100 };
+        assert!(range.contains(DevAddr(0x1000), 0x100));
+        assert!(range.contains(DevAddr(0x1100), 0));
+        assert!(!range.contains(DevAddr(0x1000), 0x101));
+        assert!(!range.contains(DevAddr(0xFFF), 1));
+        assert!(!range.contains(DevAddr(0x10F0), u64::MAX));
+    }
 
     #[test]
     fn every_core_has_one_place_and_every_place_one_core() {

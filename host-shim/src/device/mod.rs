@@ -16,48 +16,11 @@
 
 pub mod heap;
 
-use std::fmt;
 use std::time::Duration;
 
+pub use sluice_core::exec::{DeviceMap, DeviceRange};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, Fault, Memory};
-use sluice_core::mmio::{RegisterMap, TpbId};
-
-/// A contiguous range of device addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceRange {
-    /// First address.
-    pub base: DevAddr,
-    /// Length in bytes.
-    pub bytes: u64,
-}
-
-impl DeviceRange {
-    /// Whether `bytes` bytes at `at` lie inside.
-    pub fn contains(&self, at: DevAddr, bytes: u64) -> bool {
-        at.0.checked_sub(self.base.0)
-            .and_then(|offset| offset.checked_add(bytes))
-            .is_some_and(|end| end <= self.bytes)
-    }
-}
-
-impl fmt::Display for DeviceRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at {}", self.bytes, self.base)
-    }
-}
-
-/// Where things lie on a device, and how many of each it has. Fixed while the device lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DeviceMap {
-    /// Memory for tensors, rings, programs and record buffers. All of it is the host's to hand out.
-    pub ram: DeviceRange,
-    /// The register window, and with it how many TPBs there are.
-    pub registers: RegisterMap,
-    /// The boot block, through which the host tells the firmware where profiling regions lie.
-    pub boot: DevAddr,
-    /// Lanes of the firmware, at least 1.
-    pub lanes: u32,
-}
+use sluice_core::mmio::TpbId;
 
 /// Memory of a device that threads of the host share.
 pub trait SharedMemory:
@@ -126,19 +89,4 @@ pub trait Device: Clock + Send + Sync + 'static {
     ///
     /// No wake-up is lost when `seen` was read before the caller looked at memory: progress made since then returns at once.
     fn wait_progress(&self, seen: u32, timeout: Duration) -> u32;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_end_where_they_end() {
-        let range = DeviceRange { base: DevAddr(0x1000), bytes: 0x100 };
-        assert!(range.contains(DevAddr(0x1000), 0x100));
-        assert!(range.contains(DevAddr(0x1100), 0));
-        assert!(!range.contains(DevAddr(0x1000), 0x101));
-        assert!(!range.contains(DevAddr(0xFFF), 1));
-        assert!(!range.contains(DevAddr(0x10F0), u64::MAX));
-    }
 }

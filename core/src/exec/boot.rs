@@ -1,0 +1,334 @@
+//! The boot block: what the host hands to the firmware before it starts, and how it switches profiling on and off.
+//!
+//! ```text
+//!   0x00  magic, arch, tpbs, lanes                 host, before the start, magic last
+//!   0x40  enable mask, extension, 5 regions        host, while no recorder is attached
+//!   0x80  dfx_generation, dfx_stop_generation      host, at any time
+//! ```
+//!
+//! | word | writer → reader | order | what it publishes |
+//! |---|---|---|---|
+//! | `magic` | host → firmware | release → acquire | the shape of the device |
+//! | `dfx_generation` | host → lanes | release → acquire | a new mask and new addresses: attach recorders to them |
+//! | `dfx_stop_generation` | host → lanes | release → acquire | equal to `dfx_generation`: flush and record no more |
+//!
+//! A lane looks at the generation before it takes up an execution, so whatever is kicked off after
+//! [`HostBoot::attach_recorders`] is recorded. That a lane has flushed it says in the extension block.
+
+use core::fmt;
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::layout::{ArchId, EnableMask, SUBSYSTEMS, SubsystemId};
+use crate::mem::{CopyMemory, DevAddr, Fault, Memory, Own, Peer, Word};
+use crate::mmio::TpbId;
+
+/// Bytes of the block.
+pub const BOOT_BYTES: u64 = 0xC0;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"SLB1");
+const GENERATION: u64 = 0x80;
+const STOP_GENERATION: u64 = 0x84;
+const RECORDERS: u64 = 0x40;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct ShapeLine {
+    magic: u32,
+    arch: u32,
+    tpbs: u32,
+    lanes: u32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct RecorderLine {
+    enabled: u32,
+    pad: u32,
+    extension: u64,
+    regions: [u64; SUBSYSTEMS],
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(ShapeLine, magic) == 0 && offset_of!(ShapeLine, arch) == 4);
+    assert!(offset_of!(ShapeLine, tpbs) == 8 && offset_of!(ShapeLine, lanes) == 12);
+    assert!(size_of::<ShapeLine>() as u64 <= RECORDERS);
+    assert!(offset_of!(RecorderLine, enabled) == 0 && offset_of!(RecorderLine, extension) == 8);
+    assert!(offset_of!(RecorderLine, regions) == 16);
+    assert!(RECORDERS + size_of::<RecorderLine>() as u64 <= GENERATION);
+    assert!(STOP_GENERATION < BOOT_BYTES);
+};
+
+/// What the firmware is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootShape {
+    /// Whose wire contract profiling follows.
+    pub arch: ArchId,
+    /// TPBs that have sequencers, 1..=8.
+    pub tpbs: u32,
+    /// Lanes, 1 up to the most that the architecture has.
+    pub lanes: u32,
+}
+
+/// The firmware cannot start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum BootError {
+    /// The boot block cannot be reached.
+    Fault(Fault),
+    /// The host has not written the block, or speaks another version.
+    BadMagic {
+        /// What stands in its place.
+        found: u32,
+    },
+    /// No such architecture.
+    UnknownArch {
+        /// The number.
+        number: u32,
+    },
+    /// A device has 1 to 8 TPBs.
+    Tpbs {
+        /// The number asked for.
+        asked: u32,
+    },
+    /// The architecture has fewer lanes.
+    Lanes {
+        /// The number asked for.
+        asked: u32,
+        /// The most it has.
+        max: u32,
+    },
+}
+
+impl From<Fault> for BootError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for BootError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => write!(f, "boot block: {fault}"),
+            Self::BadMagic { found } => {
+                write!(f, "boot block starts with {found:#010x}, expected {MAGIC:#010x}")
+            }
+            Self::UnknownArch { number } => {
+                write!(f, "boot block names architecture {number}, known are 0 and 1")
+            }
+            Self::Tpbs { asked } => write!(f, "need 1 to {} TPBs, got {asked}", TpbId::COUNT),
+            Self::Lanes { asked, max } => write!(f, "need 1 to {max} lanes, got {asked}"),
+        }
+    }
+}
+
+impl core::error::Error for BootError {}
+
+impl BootShape {
+    /// Checks the figures against each other.
+    ///
+    /// # Errors
+    /// TPBs or lanes outside their range.
+    pub const fn check(self) -> Result<Self, BootError> {
+        let max = self.arch.facts().lanes as u32;
+        if self.tpbs == 0 || self.tpbs > TpbId::COUNT {
+            Err(BootError::Tpbs { asked: self.tpbs })
+        } else if self.lanes == 0 || self.lanes > max {
+            Err(BootError::Lanes { asked: self.lanes, max })
+        } else {
+            Ok(self)
+        }
+    }
+
+    /// Reads what the host wrote into the block at `boot`.
+    ///
+    /// # Errors
+    /// A block that was not written, or that asks for what there is not.
+    pub fn read<M: CopyMemory>(memory: &M, boot: DevAddr) -> Result<Self, BootError> {
+        let magic = memory.word(boot)?.try_load()?;
+        if magic != MAGIC {
+            return Err(BootError::BadMagic { found: magic });
+        }
+        let mut line = ShapeLine::new_zeroed();
+        memory.read_bytes(boot, line.as_mut_bytes())?;
+        let arch =
+            *ArchId::ALL.get(line.arch as usize).ok_or(BootError::UnknownArch { number: line.arch })?;
+        Self { arch, tpbs: line.tpbs, lanes: line.lanes }.check()
+    }
+
+    /// Writes the shape into the block at `boot`, for firmware that is about to start.
+    ///
+    /// # Errors
+    /// A shape that no device has, or memory that cannot be reached.
+    pub fn write<M: CopyMemory>(self, memory: &M, boot: DevAddr) -> Result<(), BootError> {
+        let Self { arch, tpbs, lanes } = self.check()?;
+        let line = ShapeLine { magic: 0, arch: arch as u32, tpbs, lanes };
+        memory.write_bytes(boot, line.as_bytes())?;
+        memory.word(boot)?.try_store(MAGIC)?;
+        Ok(())
+    }
+}
+
+/// Where recorders find their regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorders {
+    /// Which subsystems record. Unknown bits are kept.
+    pub enabled: EnableMask,
+    /// The extension block; null for a host that has none.
+    pub extension: DevAddr,
+    /// Each subsystem's region by [`SubsystemId::index`]; null when it has none.
+    pub regions: [DevAddr; SUBSYSTEMS],
+}
+
+impl Recorders {
+    /// The region of `subsystem`, if it records.
+    pub fn region(&self, subsystem: SubsystemId) -> Option<DevAddr> {
+        let region = self.regions[subsystem.index()];
+        (self.enabled.contains(subsystem.enable_bit()) && !region.is_null()).then_some(region)
+    }
+}
+
+/// The host's side.
+#[derive(Clone, Debug)]
+pub struct HostBoot<M: Memory> {
+    memory: M,
+    boot: DevAddr,
+    generation: Own<M::Word>,
+    stop_generation: Own<M::Word>,
+}
+
+impl<M: CopyMemory> HostBoot<M> {
+    /// The block at `boot`.
+    ///
+    /// # Errors
+    /// [`Fault`] when it lies outside device memory.
+    pub fn attach(memory: &M, boot: DevAddr) -> Result<Self, Fault> {
+        Ok(Self {
+            memory: memory.clone(),
+            boot,
+            generation: Own::new(memory.word(boot.offset(GENERATION))?),
+            stop_generation: Own::new(memory.word(boot.offset(STOP_GENERATION))?),
+        })
+    }
+
+    /// Has every lane attach its recorders to `recorders`. Regions and extension block have to be complete. Recorders that
+    /// are still attached are abandoned without a flush. Wake the lanes afterwards.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn attach_recorders(&self, recorders: &Recorders) -> Result<(), Fault> {
+        let line = RecorderLine {
+            enabled: recorders.enabled.bits(),
+            pad: 0,
+            extension: recorders.extension.0,
+            regions: recorders.regions.map(|region| region.0),
+        };
+        self.memory.write_bytes(self.boot.offset(RECORDERS), line.as_bytes())?;
+        let generation = self.generation.recover()?;
+        // 0 means that nothing was ever attached.
+        self.generation.try_publish(generation.wrapping_add(1).max(1))
+    }
+
+    /// Asks every lane to flush and to record no more. Wake the lanes afterwards; each says in the extension block when it
+    /// is done.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn stop_recorders(&self) -> Result<(), Fault> {
+        self.stop_generation.try_publish(self.generation.recover()?)
+    }
+}
+
+/// A lane's side.
+#[derive(Clone, Debug)]
+pub struct LaneBoot<M: Memory> {
+    memory: M,
+    boot: DevAddr,
+    generation: Peer<M::Word>,
+    stop_generation: Peer<M::Word>,
+}
+
+impl<M: CopyMemory> LaneBoot<M> {
+    /// The block at `boot`.
+    ///
+    /// # Errors
+    /// [`Fault`] when it lies outside device memory.
+    pub fn attach(memory: &M, boot: DevAddr) -> Result<Self, Fault> {
+        Ok(Self {
+            memory: memory.clone(),
+            boot,
+            generation: Peer::new(memory.word(boot.offset(GENERATION))?),
+            stop_generation: Peer::new(memory.word(boot.offset(STOP_GENERATION))?),
+        })
+    }
+
+    /// The generation that should record now; `None` before the first and after a stop.
+    pub fn generation(&self) -> Option<u32> {
+        let generation = self.generation.observe();
+        (generation != 0 && generation != self.stop_generation.observe()).then_some(generation)
+    }
+
+    /// What to attach to. Holds while [`generation`](LaneBoot::generation) stays the same.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn recorders(&self) -> Result<Recorders, Fault> {
+        let mut line = RecorderLine::new_zeroed();
+        self.memory.read_bytes(self.boot.offset(RECORDERS), line.as_mut_bytes())?;
+        Ok(Recorders {
+            enabled: EnableMask::from_bits_retain(line.enabled),
+            extension: DevAddr(line.extension),
+            regions: line.regions.map(DevAddr),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::{Line, Mapped, Slab};
+
+    const BOOT: DevAddr = DevAddr(0x1000);
+
+    #[test]
+    fn a_shape_is_read_back_or_refused_with_its_figures() {
+        let mut lines = [Line::ZERO; BOOT_BYTES as usize / 64];
+        let memory = Mapped::new(Slab::over(&mut lines, BOOT));
+        assert_eq!(BootShape::read(&memory, BOOT), Err(BootError::BadMagic { found: 0 }));
+        let shape = BootShape { arch: ArchId::A5, tpbs: 2, lanes: 5 };
+        shape.write(&memory, BOOT).unwrap();
+        assert_eq!(BootShape::read(&memory, BOOT), Ok(shape));
+        let write = |arch, tpbs, lanes| BootShape { arch, tpbs, lanes }.write(&memory, BOOT);
+        assert_eq!(write(ArchId::A2a3, 2, 5), Err(BootError::Lanes { asked: 5, max: 4 }));
+        assert_eq!(write(ArchId::A5, 9, 1), Err(BootError::Tpbs { asked: 9 }));
+        assert_eq!(BootShape::read(&memory, BOOT), Ok(shape), "a refused shape changes nothing");
+        memory.word(BOOT.offset(4)).unwrap().store_relaxed(2);
+        assert_eq!(BootShape::read(&memory, BOOT), Err(BootError::UnknownArch { number: 2 }));
+    }
+
+    #[test]
+    fn recorders_are_attached_stopped_and_attached_again() {
+        let mut lines = [Line::ZERO; BOOT_BYTES as usize / 64];
+        let memory = Mapped::new(Slab::over(&mut lines, BOOT));
+        let host = HostBoot::attach(&memory, BOOT).unwrap();
+        let lane = LaneBoot::attach(&memory, BOOT).unwrap();
+        host.stop_recorders().unwrap();
+        assert_eq!(lane.generation(), None);
+        let mut recorders = Recorders {
+            enabled: EnableMask::SWIMLANE | EnableMask::from_bits_retain(0x100),
+            extension: DevAddr(0x2000),
+            regions: [0x3000, 0, 0, 0, 0x7000].map(DevAddr),
+        };
+        for generation in [1, 2] {
+            host.attach_recorders(&recorders).unwrap();
+            assert_eq!(lane.generation(), Some(generation));
+            assert_eq!(lane.recorders(), Ok(recorders));
+            host.stop_recorders().unwrap();
+            assert_eq!(lane.generation(), None);
+            recorders.regions[1] = DevAddr(0x4000);
+        }
+        assert_eq!(recorders.region(SubsystemId::Swimlane), Some(DevAddr(0x3000)));
+        assert_eq!(recorders.region(SubsystemId::ScopeStats), None, "not enabled");
+    }
+}
