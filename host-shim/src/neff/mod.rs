@@ -207,3 +207,56 @@ impl Neff {
         Ok(Self { header, programs, members })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::testing::SMALL;
+    use super::*;
+
+    fn with_hash(bytes: &[u8]) -> Result<Neff, NeffError> {
+        Neff::parse("f", bytes, &ReadOptions { verify_hash: true, ..ReadOptions::default() })
+    }
+
+    #[test]
+    fn the_hash_is_checked_when_asked_for() {
+        for package in [Package::Plain, Package::Gzip] {
+            let mut bytes = pack_as("f", SMALL, package).unwrap();
+            assert!(with_hash(&bytes).is_ok());
+            bytes[0xAC] ^= 1;
+            let error = with_hash(&bytes).unwrap_err();
+            assert_eq!((error.key(), error.status()), (Some("hash"), 2));
+            assert!(Neff::parse("f", &bytes, &ReadOptions::default()).is_ok());
+        }
+    }
+
+    #[test]
+    fn bytes_after_the_payload_are_not_part_of_the_container() {
+        let mut bytes = pack("f", SMALL).unwrap();
+        let before = Neff::parse("f", &bytes, &ReadOptions::default()).unwrap();
+        bytes.extend([0xAA; 3000]);
+        assert_eq!(with_hash(&bytes), Ok(before));
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_say_so() {
+        let folder = std::env::temp_dir().join(format!("sluice-neff-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("small.neff");
+        let bytes = pack("f", SMALL).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        let open = |path: &Path, max_file_bytes| {
+            Neff::open(path, &ReadOptions { max_file_bytes, ..ReadOptions::default() })
+        };
+        let len = bytes.len() as u64;
+        assert!(open(&path, len).is_ok());
+        let too_large = open(&path, len - 1).unwrap_err();
+        let text = format!("{}: {len} bytes, the limit is {}", path.display(), len - 1);
+        assert_eq!((too_large.to_string(), too_large.status()), (text, 2));
+        let missing = open(&folder.join("none.neff"), len).unwrap_err();
+        assert_eq!(missing.status(), 1);
+        assert!(missing.to_string().contains("none.neff: "), "{missing}");
+        let folder_itself = open(&folder, len).unwrap_err();
+        assert_eq!(folder_itself.to_string(), format!("{}: not a regular file", folder.display()));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use sluice_core::mmio::Engine;
 
 use super::archive::Archive;
 use super::error::Place;
 use super::header::{HEADER_BYTES, Package};
 use super::write::{self, Identity};
-use super::{Neff, NeffError, ReadOptions, pack_as};
+use super::{EngineProgram, Neff, NeffError, ReadOptions, pack_as};
 
 /// One core with a variable of most kinds and two engines that depend on each other.
 pub(super) const SMALL: &str = r#"
@@ -123,4 +124,9 @@ impl Container {
         assert!(!text.contains('\n'), "{text}");
         text
     }
+}
+
+/// One engine of the first program.
+pub(super) fn engine(neff: &Neff, engine: Engine) -> &EngineProgram {
+    &neff.programs[0].engines[engine.index()]
 }

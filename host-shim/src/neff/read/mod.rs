@@ -3,6 +3,7 @@
 mod engines;
 mod queues;
 mod vars;
+mod work;
 
 use sluice_core::mmio::Engine;
 
@@ -77,7 +78,7 @@ pub(super) fn read_program(
         vars,
         queues,
     };
-    engines::check_all_can_start(file, member, &program)?;
+    work::check_all_can_start(file, member, &program)?;
     Ok(program)
 }
 

@@ -1,13 +1,7 @@
-//! From the text form of a model to a container.
+//! The members of one physical core: definition, engine settings, instructions, constants.
 //!
-//! ```text
-//! spec ──► names become numbers   ──► members ──► container ──► read back by our own reader
-//!          content becomes members
-//!          waits become instructions
-//! ```
-//!
-//! The reader's rules are not repeated here: what is packed is read back before it is handed out, so a container that
-//! the reader refuses is never written.
+//! Names become numbers here: variables by their place in the spec, rings by the name order of the queues that have one,
+//! blocks by their place among the blocks of the core.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,54 +10,15 @@ use sluice_core::dma::TemplateAddr;
 use sluice_core::exec::{Instruction, InstructionBytes, MAX_WAITS, RunBlock};
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::{Engine, QueueId};
-
 use zerocopy::IntoBytes as _;
 
-use super::constant::array_file;
-use super::error::{NeffError, Place, Quoted};
-use super::header::Package;
-use super::pattern::{DmaCopy, Pattern};
-use super::program::{CarveOut, engine_key};
-use super::spec::{CopySpec, Spec, TpbSpec, VarSpec, WaitSpec};
-use super::write::{self, Identity};
-use super::{Neff, ReadOptions};
-
-/// Packs the model that `text` describes; errors call it `name`.
-pub fn pack(name: &str, text: &str) -> Result<Vec<u8>, NeffError> {
-    pack_as(name, text, Package::Gzip)
-}
-
-/// The same, with a choice how the payload is stored.
-pub fn pack_as(name: &str, text: &str, package: Package) -> Result<Vec<u8>, NeffError> {
-    let place = Place::file(name);
-    let spec = Spec::parse(place, text)?;
-    let cores = spec.tpb.len();
-    let virtual_core_size = spec.model.virtual_core_size.unwrap_or(cores.clamp(1, 2) as u32);
-    let cores_requested = cores.div_ceil(virtual_core_size.max(1) as usize);
-    let cores_requested = u8::try_from(cores_requested)
-        .map_err(|_| place.invalid_key("tpb", format_args!("{cores} physical cores")))?;
-
-    let mut members = Vec::new();
-    let mut graphs = Vec::new();
-    for (number, tpb) in spec.tpb.iter().enumerate() {
-        let folder = format!("sg{number:02}");
-        graphs.push(json!({ "name": folder, "definition": format!("{folder}/def.json") }));
-        Tpb::new(place, number, tpb, &spec.model.target)?.add_members(&folder, &mut members)?;
-    }
-    members.push((
-        KERNEL_MEMBER.into(),
-        json_member(&json!({ "graphs": graphs, "version": "0.5", "target": spec.model.target })),
-    ));
-    members.push(("neff.json".into(), json_member(&top_graph(place, &spec)?)));
-
-    let identity = Identity { name: &spec.model.name, virtual_core_size, cores_requested };
-    let file = write::container(&identity, package, &members)
-        .map_err(|error| place.invalid(format_args!("cannot be put into an archive: {error}")))?;
-    Neff::parse(name, &file, &ReadOptions { verify_hash: true, ..ReadOptions::default() })?;
-    Ok(file)
-}
-
-const KERNEL_MEMBER: &str = "kelf-0.json";
+use super::json_member;
+use crate::neff::ReadOptions;
+use crate::neff::constant::array_file;
+use crate::neff::error::{NeffError, Place, Quoted};
+use crate::neff::pattern::{DmaCopy, Pattern};
+use crate::neff::program::{CarveOut, engine_key};
+use crate::neff::spec::{CopySpec, TpbSpec, VarSpec, WaitSpec};
 
 /// Base names of the engine members, in engine order.
 const ENGINE_MEMBERS: [(Engine, &str); Engine::COUNT] = [
@@ -74,85 +29,8 @@ const ENGINE_MEMBERS: [(Engine, &str); Engine::COUNT] = [
     (Engine::Sp, "SP"),
 ];
 
-fn json_member(value: &Value) -> Vec<u8> {
-    format!("{value:#}\n").into_bytes()
-}
-
-/// The graph of the whole model: its inputs, one kernel, its outputs.
-fn top_graph(place: Place<'_>, spec: &Spec) -> Result<Value, NeffError> {
-    let mut inputs = Vec::new();
-    let mut outputs = Vec::new();
-    let mut known: HashMap<&str, (usize, &VarSpec)> = HashMap::new();
-    for (number, tpb) in spec.tpb.iter().enumerate() {
-        for var in &tpb.var {
-            let (list, tensor) = match var {
-                VarSpec::Input(tensor) => (&mut inputs, tensor),
-                VarSpec::Output(tensor) => (&mut outputs, tensor),
-                _ => continue,
-            };
-            match known.get(tensor.name.as_str()) {
-                None => list.push(tensor),
-                Some((_, first)) if same_tensor(first, var) => {}
-                Some((first, _)) => {
-                    return Err(place.invalid_key(
-                        format!("tpb[{number}].var.{}", tensor.name),
-                        format_args!("differs in type, size or form from the one of tpb[{first}]"),
-                    ));
-                }
-            }
-            known.entry(&tensor.name).or_insert((number, var));
-        }
-    }
-    let tensors = || inputs.iter().chain(&outputs);
-    let mut nodes: Vec<Value> = inputs
-        .iter()
-        .map(|input| {
-            json!({ "op": "null", "name": input.name, "inputs": [], "output_names": [input.name], "is_param": "0" })
-        })
-        .collect();
-    nodes.push(json!({
-        "op": "tvm_op",
-        "name": "sg_core",
-        "attrs": {
-            "func_name": "__kelf",
-            "flatten_data": "0",
-            "kelf": KERNEL_MEMBER,
-            "num_inputs": inputs.len().to_string(),
-            "num_outputs": outputs.len().to_string(),
-        },
-        "inputs": (0..inputs.len()).map(|row| [row, 0, 0]).collect::<Vec<_>>(),
-        "output_names": outputs.iter().map(|output| &output.name).collect::<Vec<_>>(),
-    }));
-    let shapes: Vec<Vec<u64>> =
-        tensors().map(|tensor| tensor.shape.clone().unwrap_or_else(|| vec![tensor.size])).collect();
-    let dtypes: Vec<&str> = tensors().map(|tensor| tensor.dtype.as_deref().unwrap_or("uint8")).collect();
-    let storage: Vec<usize> = (0..tensors().count()).collect();
-    let mut rows: Vec<usize> = (0..=inputs.len()).collect();
-    rows.push(inputs.len() + outputs.len());
-    Ok(json!({
-        "nodes": nodes,
-        "arg_nodes": (0..inputs.len()).collect::<Vec<_>>(),
-        "heads": (0..outputs.len()).map(|head| [inputs.len(), head, 0]).collect::<Vec<_>>(),
-        "node_row_ptr": rows,
-        "attrs": {
-            "shape": ["list_shape", shapes],
-            "dltype": ["list_str", dtypes],
-            "storage_id": ["list_int", storage],
-        },
-    }))
-}
-
-fn same_tensor(a: &VarSpec, b: &VarSpec) -> bool {
-    match (a, b) {
-        (VarSpec::Input(a), VarSpec::Input(b)) | (VarSpec::Output(a), VarSpec::Output(b)) => {
-            (a.size, &a.dtype, &a.shape) == (b.size, &b.dtype, &b.shape)
-        }
-        _ => false,
-    }
-}
-
 /// One physical core of the spec, with its names resolved.
-struct Tpb<'a> {
+pub(super) struct Tpb<'a> {
     place: Place<'a>,
     number: usize,
     spec: &'a TpbSpec,
@@ -170,7 +48,13 @@ struct EngineMembers {
 }
 
 impl<'a> Tpb<'a> {
-    fn new(place: Place<'a>, number: usize, spec: &'a TpbSpec, target: &'a str) -> Result<Self, NeffError> {
+    /// Gives the variables and queues of `spec` their numbers.
+    pub(super) fn new(
+        place: Place<'a>,
+        number: usize,
+        spec: &'a TpbSpec,
+        target: &'a str,
+    ) -> Result<Self, NeffError> {
         let key = |list, name| format!("tpb[{number}].{list}.{name}");
         let mut ids = HashMap::new();
         for (index, var) in spec.var.iter().enumerate() {
@@ -209,7 +93,12 @@ impl<'a> Tpb<'a> {
         })
     }
 
-    fn add_members(&self, folder: &str, members: &mut Vec<(String, Vec<u8>)>) -> Result<(), NeffError> {
+    /// Adds the members of the core, all in `folder`.
+    pub(super) fn add_members(
+        &self,
+        folder: &str,
+        members: &mut Vec<(String, Vec<u8>)>,
+    ) -> Result<(), NeffError> {
         let mut vars = Map::new();
         for var in &self.spec.var {
             let id = self.id("var", var.name())?;
