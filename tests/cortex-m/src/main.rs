@@ -9,12 +9,15 @@
 #![no_main]
 
 mod board;
+mod dma;
+mod fmap;
 mod gate;
 mod harness;
 mod host;
 mod producer;
+mod vectors;
 
 use harness::Test;
 
 /// Every test, in the order in which they run.
-const TESTS: &[&[Test]] = &[gate::TESTS, producer::TESTS];
+const TESTS: &[&[Test]] = &[fmap::TESTS, dma::TESTS, gate::TESTS, producer::TESTS];
