@@ -4,13 +4,16 @@
 //! |---|---|
 //! | `map` | which address is which register, and back |
 //! | `control` | counters between host and sequencer |
+//! | `line` | a pin as a doorbell or attention line |
 //! | `mailbox` | items between a lane and a compute-core agent |
 
 mod control;
+mod line;
 mod mailbox;
 mod map;
 
 pub use control::{ControlWord, HostControl, NQ_OVERFLOW, OpaqueCycles, SequencerControl};
+pub use line::{AttentionLine, DoorbellLine};
 pub use mailbox::{AgentMailbox, ItemReport, ItemStatus, LaneMailbox};
 pub use map::{
     Engine, EventId, Half, NotificationQueue, OutsideWindow, QueueBank, QueueId, QueueRegister, Register,
