@@ -328,12 +328,17 @@ header_words! {
     }
 }
 
-const AICPU_TASK_BUFFER: BufferLayout = buffer_layout!(AicpuTaskBuffer, AicpuTaskRecord, AICPU_TASK_RECORDS);
-const AICORE_TASK_BUFFER: BufferLayout =
+/// Buffers of kind [`PoolKind::AICPU_TASK`].
+pub const AICPU_TASK_BUFFER: BufferLayout =
+    buffer_layout!(AicpuTaskBuffer, AicpuTaskRecord, AICPU_TASK_RECORDS);
+/// Buffers of kind [`PoolKind::AICORE_TASK`].
+pub const AICORE_TASK_BUFFER: BufferLayout =
     buffer_layout!(AicoreTaskBuffer, AicoreTaskRecord, AICORE_TASK_RECORDS);
-const SCHED_PHASE_BUFFER: BufferLayout =
+/// Buffers of kind [`PoolKind::SCHED_PHASE`].
+pub const SCHED_PHASE_BUFFER: BufferLayout =
     buffer_layout!(AicpuSchedPhaseBuffer, AicpuSchedPhaseRecord, PHASE_RECORDS);
-const ORCH_PHASE_BUFFER: BufferLayout =
+/// Buffers of kind [`PoolKind::ORCH_PHASE`].
+pub const ORCH_PHASE_BUFFER: BufferLayout =
     buffer_layout!(AicpuOrchPhaseBuffer, AicpuOrchPhaseRecord, PHASE_RECORDS);
 
 const fn spec(kind: PoolKind, instances: u32, buffer: BufferLayout, default_buffers: u32) -> PoolSpec {

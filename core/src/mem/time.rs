@@ -88,9 +88,9 @@ impl Deadline {
         now.wrapping_sub(started) >= self.limit_cycles
     }
 
-    /// When the wait began, if it did.
-    pub const fn started_cycles(&self) -> Option<u64> {
-        self.started_cycles
+    /// The same deadline, counted from `now_cycles`.
+    pub const fn started_at(self, now_cycles: u64) -> Self {
+        Self { started_cycles: Some(now_cycles), ..self }
     }
 }
 

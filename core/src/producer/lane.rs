@@ -64,9 +64,11 @@ impl Switch {
         self.parked = parked;
     }
 
-    /// The deadline, for a checker that plays the clock.
-    pub const fn deadline(&self) -> Deadline {
-        self.deadline
+    /// The same switch as one that has waited since cycle 0, so that a checker need not tell apart when waits began.
+    pub fn waiting_since_zero(mut self) -> Self {
+        self.waited = true;
+        self.deadline = self.deadline.started_at(0);
+        self
     }
 
     fn next_stage(&mut self, stage: Stage) {
@@ -138,6 +140,8 @@ pub struct LaneState {
     pub parks: u32,
     /// Deadlines that passed.
     pub expiries: u32,
+    /// Records lost, all pools together, wrapping.
+    pub dropped: u32,
     /// Most entries seen in the ready ring just after a publication.
     pub ready_high_water: u32,
 }
@@ -147,6 +151,8 @@ pub struct LaneState {
 pub struct LaneWords<W> {
     /// A [`LaneActivity`].
     pub state: Own<W>,
+    /// 1 once everything is published.
+    pub flushed: Own<W>,
     /// Low and high half of the cycle count at which it parked.
     pub parked_since: [Own<W>; 2],
     /// Mirrors [`LaneState::waits_rq`].
@@ -157,6 +163,8 @@ pub struct LaneWords<W> {
     pub parks: Own<W>,
     /// Mirrors [`LaneState::expiries`].
     pub expiries: Own<W>,
+    /// Records lost, all pools together, wrapping.
+    pub dropped: Own<W>,
     /// Mirrors [`LaneState::ready_high_water`].
     pub ready_high_water: Own<W>,
 }
@@ -266,6 +274,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
         let cause = DropCause::HostGone;
         pool.drop_records(1, cause);
+        self.note_lost(1);
         Err(AppendError { cause })
     }
 
@@ -417,7 +426,9 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     }
 
     fn raise(&self, switch: &mut Switch) {
-        if S::RULES.raise_by_level || !switch.raised {
+        if S::RULES.raise_by_level {
+            self.gates.mark_contended(switch.gate());
+        } else if !switch.raised {
             self.gates.mark_contended(switch.gate());
             switch.raised = true;
         }
@@ -460,7 +471,9 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
         Progress::Done(match switch.stage {
             Stage::Publish | Stage::BehindPublication => {
-                SwitchEnd::Kept { dropped: pool.drop_buffer(DropCause::HostGone) }
+                let dropped = pool.drop_buffer(DropCause::HostGone);
+                self.note_lost(dropped);
+                SwitchEnd::Kept { dropped }
             }
             Stage::Claim => SwitchEnd::Unbacked,
         })
@@ -503,6 +516,20 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             Gate::Ready => LaneActivity::READY_GATE,
             Gate::Free => LaneActivity::FREE_GATE,
         });
+    }
+
+    /// Tells the host that everything is published and the counters are final.
+    pub fn show_flushed(&self) {
+        if let Some(words) = &self.words {
+            words.flushed.publish(1);
+        }
+    }
+
+    fn note_lost(&mut self, records: u32) {
+        self.state.dropped = self.state.dropped.wrapping_add(records);
+        if let Some(words) = &self.words {
+            words.dropped.set(self.state.dropped);
+        }
     }
 
     /// Shows the host what the lane does.

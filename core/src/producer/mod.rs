@@ -40,11 +40,14 @@
 //! Every switch is a small state machine that is *polled*; the blocking form on a lane, the cooperative form on a small
 //! core and the model checker all drive the same one.
 
+mod attachment;
 mod free_queue;
 mod lane;
 mod pool;
 mod ready_ring;
+pub mod swimlane;
 
+pub use attachment::{AttachError, Attachment, answer};
 pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords, Latch, Progress, Switch, SwitchEnd};
 pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState};

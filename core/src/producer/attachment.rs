@@ -1,0 +1,223 @@
+//! Attaching the device's side to a subsystem's region and, if there is one, to the extension block.
+
+use core::fmt;
+use core::mem::offset_of;
+
+use super::{CountWords, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem};
+use crate::gate::{ExtensionGateAddrs, Gates};
+use crate::layout::extension::{
+    self, AnswerCode, Extension, Head, Heartbeat, LaneStatus, PoolStatus, Service,
+};
+use crate::layout::{self, Instance, PoolKind, Region, Shape, SubsystemId};
+use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, Peer};
+
+/// Why a device could not attach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum AttachError {
+    /// Memory that the host named cannot be reached.
+    Fault(Fault),
+    /// The region has no such lane.
+    NoLane(layout::Lane),
+    /// The region has no such pool.
+    NoPool {
+        /// Kind asked for.
+        kind: PoolKind,
+        /// Number asked for.
+        instance: Instance,
+    },
+    /// The extension block is not one that this device understands.
+    Refused(AnswerCode),
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fault(fault) => write!(f, "{fault}"),
+            Self::NoLane(lane) => write!(f, "no lane {}", lane.0),
+            Self::NoPool { kind, instance } => write!(f, "no pool {} of kind {}", instance.0, kind.0),
+            Self::Refused(answer) => {
+                write!(f, "extension block refused: {}", answer.name().unwrap_or("unknown"))
+            }
+        }
+    }
+}
+
+impl core::error::Error for AttachError {}
+
+impl From<Fault> for AttachError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Reads the extension block's head at `at` and answers it; call once per session, on one lane.
+///
+/// # Errors
+/// [`AttachError::Refused`] when version, layout hash or size differ from what this device was built with; the answer word
+/// says so too, so the host can print it.
+pub fn answer<M: Memory>(memory: &M, at: DevAddr, shape: Shape) -> Result<(), AttachError> {
+    let word = |offset: usize| memory.word(at.offset(offset as u64)).map(Peer::new);
+    let read = |offset: usize| -> Result<u32, Fault> { word(extension::HEAD + offset)?.try_observe() };
+    let code = if read(offset_of!(Head, magic))? != extension::MAGIC {
+        AnswerCode::NONE
+    } else if read(offset_of!(Head, version))? != extension::VERSION {
+        AnswerCode::BAD_VERSION
+    } else {
+        let hash =
+            DevAddr::join(read(offset_of!(Head, layout_hash))?, read(offset_of!(Head, layout_hash) + 4)?).0;
+        let lanes = read(offset_of!(Head, lanes))?;
+        let cores = read(offset_of!(Head, cores))?;
+        let bytes = read(offset_of!(Head, bytes))?;
+        if hash != extension::layout_hash(shape.arch()) {
+            AnswerCode::BAD_LAYOUT
+        } else if lanes != shape.lanes()
+            || cores != shape.cores()
+            || bytes as usize != Extension::new(shape).bytes()
+        {
+            AnswerCode::BAD_SHAPE
+        } else {
+            AnswerCode::ACCEPTED
+        }
+    };
+    let own_hash = DevAddr(extension::layout_hash(shape.arch()));
+    let hash_at = at.offset((extension::ANSWER + offset_of!(extension::Answer, answer_layout_hash)) as u64);
+    LongOwn::at(memory, hash_at)?.publish(own_hash);
+    let answer_at = at.offset((extension::ANSWER + offset_of!(extension::Answer, answer)) as u64);
+    Own::new(memory.word(answer_at)?).publish(code.0);
+    if code == AnswerCode::ACCEPTED { Ok(()) } else { Err(AttachError::Refused(code)) }
+}
+
+/// A subsystem's region, and the extension block beside it, as the device reaches them.
+#[derive(Clone, Copy, Debug)]
+pub struct Attachment {
+    subsystem: SubsystemId,
+    region: Region,
+    region_at: DevAddr,
+    extension: Option<(Extension, DevAddr)>,
+    limit_cycles: u64,
+}
+
+impl Attachment {
+    /// The region of `subsystem` at `region_at`, with an extension block at `extension_at` unless that is null. The deadline
+    /// is the extension's, or the architecture's default.
+    ///
+    /// # Errors
+    /// [`AttachError::Fault`] when the block cannot be reached.
+    pub fn open<M: Memory>(
+        memory: &M,
+        subsystem: SubsystemId,
+        region_at: DevAddr,
+        extension_at: DevAddr,
+        shape: Shape,
+    ) -> Result<Self, AttachError> {
+        let mut limit_cycles = shape.arch().facts().default_deadline_cycles();
+        let extension = if extension_at.is_null() {
+            None
+        } else {
+            let at = extension_at.offset((extension::HEAD + offset_of!(Head, deadline_cycles)) as u64);
+            let low = Peer::new(memory.word(at)?).try_observe()?;
+            let high = Peer::new(memory.word(at.offset(4))?).try_observe()?;
+            let asked = DevAddr::join(low, high).0;
+            if asked != 0 {
+                limit_cycles = asked;
+            }
+            Some((Extension::new(shape), extension_at))
+        };
+        let region = layout::region(subsystem, shape);
+        Ok(Self { subsystem, region, region_at, extension, limit_cycles })
+    }
+
+    /// The region's layout.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Most cycles that one switch may wait.
+    pub fn limit_cycles(&self) -> u64 {
+        self.limit_cycles
+    }
+
+    /// One lane's side: gates, ready ring and status line.
+    ///
+    /// # Errors
+    /// A lane that the region does not have, or memory that cannot be reached.
+    pub fn lane<M: Memory, S: Subsystem>(
+        &self,
+        memory: &M,
+        lane: layout::Lane,
+    ) -> Result<Lane<M, S>, AttachError> {
+        let offsets = self.region.lane(lane).ok_or(AttachError::NoLane(lane))?;
+        let gates = Gates::attach(memory, self.region_at, self.region.gates(), self.gate_addrs())?;
+        let ring = ReadyRing::attach(memory, self.region_at, offsets, self.region.ready_entries())?;
+        let words = match self.extension {
+            None => None,
+            Some((block, at)) => {
+                let line = block.lane(self.subsystem, lane).ok_or(AttachError::NoLane(lane))?;
+                Some(lane_words(memory, at.offset(line as u64))?)
+            }
+        };
+        Ok(Lane::new(gates, ring, words, self.limit_cycles))
+    }
+
+    /// One pool.
+    ///
+    /// # Errors
+    /// A pool that the region does not have, or memory that cannot be reached.
+    pub fn pool<M: Memory, K: Records, S: Subsystem>(
+        &self,
+        memory: &M,
+        instance: Instance,
+    ) -> Result<Pool<M, K, S>, AttachError> {
+        let missing = AttachError::NoPool { kind: K::KIND, instance };
+        let offsets = self.region.pool(K::KIND, instance).ok_or(missing)?;
+        let counts = match self.extension {
+            None => None,
+            Some((block, at)) => {
+                let number = self.region.pool_number(K::KIND, instance).ok_or(missing)?;
+                let line = block.pool(self.subsystem, number).ok_or(missing)?;
+                Some(count_words(memory, at.offset(line as u64))?)
+            }
+        };
+        let setup =
+            PoolSetup { region: self.region_at, offsets, free_slots: self.region.free_slots(), instance };
+        Ok(Pool::attach(memory, &setup, counts)?)
+    }
+
+    fn gate_addrs(&self) -> Option<ExtensionGateAddrs> {
+        let (_, at) = self.extension?;
+        let service = at.offset(extension::service(self.subsystem) as u64);
+        Some(ExtensionGateAddrs {
+            release_epoch: service.offset(offset_of!(Service, release_epoch) as u64),
+            host_detached: service.offset(offset_of!(Service, host_detached) as u64),
+            host_heartbeat: at.offset((extension::HEARTBEAT + offset_of!(Heartbeat, heartbeat_host)) as u64),
+        })
+    }
+}
+
+fn lane_words<M: Memory>(memory: &M, line: DevAddr) -> Result<LaneWords<M::Word>, Fault> {
+    let word = |offset: usize| memory.word(line.offset(offset as u64)).map(Own::new);
+    let since = offset_of!(LaneStatus, parked_since_cycles);
+    Ok(LaneWords {
+        state: word(offset_of!(LaneStatus, state))?,
+        flushed: word(offset_of!(LaneStatus, flushed))?,
+        parked_since: [word(since)?, word(since + 4)?],
+        waits_rq: word(offset_of!(LaneStatus, waits_rq))?,
+        waits_fq: word(offset_of!(LaneStatus, waits_fq))?,
+        parks: word(offset_of!(LaneStatus, parks))?,
+        expiries: word(offset_of!(LaneStatus, expiries))?,
+        dropped: word(offset_of!(LaneStatus, dropped_records))?,
+        ready_high_water: word(offset_of!(LaneStatus, ready_high_water))?,
+    })
+}
+
+fn count_words<M: Memory>(memory: &M, line: DevAddr) -> Result<CountWords<M::Word>, Fault> {
+    let word = |offset: usize| memory.word(line.offset(offset as u64)).map(Own::new);
+    let drops = offset_of!(PoolStatus, drops);
+    Ok(CountWords {
+        total_high: word(offset_of!(PoolStatus, total_records_hi))?,
+        dropped_high: word(offset_of!(PoolStatus, dropped_records_hi))?,
+        by_cause: [word(drops)?, word(drops + 4)?, word(drops + 8)?, word(drops + 12)?],
+        free_low_water: word(offset_of!(PoolStatus, free_low_water))?,
+    })
+}
