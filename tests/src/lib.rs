@@ -1,1 +1,3 @@
 //! Whole-system tests of Sluice and the tools they share.
+
+pub mod model;

@@ -1,0 +1,8 @@
+//! Exhaustive exploration of the shipped protocol code.
+
+pub mod explore;
+pub mod layout;
+pub mod memory;
+mod scc;
+pub mod suite;
+pub mod world;

@@ -1,0 +1,695 @@
+//! The world that is explored: two lanes, drain, collector, keeper, a host that may crash once and attach again.
+//!
+//! All of it is the shipped code: [`Lane`] and [`Pool`] of the device, [`Drain`], [`Keeper`] and [`Attach`] of the host, on
+//! [`ModelMemory`]. Only the collector, which shares nothing but pipes, is played here. Lanes run for ever: append one
+//! record, which fills the buffer, switch, rest for as long as they like, append again.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sluice_core::gate::Gates;
+use sluice_core::layout::{BufferLayout, Instance, PoolKind};
+use sluice_core::mem::{DevAddr, LongPeer, Word};
+use sluice_core::producer::{
+    Append, Lane, LaneState, Latch, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Rules,
+    Subsystem, Switch, SwitchEnd,
+};
+use sluice_host::dfx::attach::{Attach, AttachState, Found, ScanViews};
+use sluice_host::dfx::drain::{Drain, DrainState, Drained};
+use sluice_host::dfx::keeper::{GateScope, Keeper, KeeperState, KeeperViews, Kept};
+use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide};
+use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
+
+use super::layout::{self, BUFFERS, LANES};
+use super::memory::{Actor, Logged, ModelMemory, ModelPipe, ModelWord, Owner, Shared, Stepped};
+
+/// One record fills a buffer.
+#[derive(Debug)]
+pub struct OneRecord;
+
+impl Records for OneRecord {
+    type Record = [u8; 32];
+    const LAYOUT: BufferLayout = layout::BUFFER;
+    const KIND: PoolKind = PoolKind::SOLE;
+}
+
+/// What is explored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Buffers of each lane's pool.
+    pub buffers: [usize; LANES],
+    /// Whether the host may crash once.
+    pub crash: bool,
+    /// Whom a starving lane stops.
+    pub scope: GateScope,
+    /// Whether the drain refills queues beside the keeper: the omission of the one-refiller rule.
+    pub second_refiller: bool,
+}
+
+/// A lane between two steps.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LaneProcess {
+    /// Shipped state of its pool.
+    pub pool: PoolState,
+    /// Shipped state of the lane.
+    pub lane: LaneState,
+    /// The switch under way; none while it rests.
+    pub switch: Option<Switch>,
+    /// Accesses of the unfinished poll.
+    pub log: Vec<Logged>,
+}
+
+/// A role of the host between two steps.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Role<T> {
+    /// Its shipped state.
+    pub state: T,
+    /// Accesses of its unfinished poll.
+    pub log: Vec<Logged>,
+}
+
+impl<T> Role<T> {
+    /// A role between two polls.
+    pub fn new(state: T) -> Rc<Self> {
+        Rc::new(Self { state, log: Vec::new() })
+    }
+}
+
+/// The host between two steps.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum HostProcess {
+    /// Dead.
+    Down,
+    /// Scanning.
+    Attaching(Rc<Role<AttachState>>),
+    /// Serving.
+    Up {
+        /// The drain.
+        drain: Rc<Role<DrainState>>,
+        /// The keeper.
+        keeper: Rc<Role<KeeperState>>,
+    },
+}
+
+/// A whole state.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct State {
+    /// Words and owners.
+    pub shared: Shared,
+    /// The lanes.
+    pub lanes: [Rc<LaneProcess>; LANES],
+    /// The host.
+    pub host: HostProcess,
+    /// Whether the host has crashed.
+    pub crashed: bool,
+}
+
+/// Who can make a step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Process {
+    /// The first lane.
+    Lane0,
+    /// The second lane.
+    Lane1,
+    /// The drain.
+    Drain,
+    /// The collector.
+    Collector,
+    /// The keeper; while attaching, the scan.
+    Keeper,
+    /// Starts a new host after a crash.
+    Restart,
+    /// Kills the host. Nobody waits for it.
+    Crash,
+}
+
+impl Process {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Lane0, Self::Lane1, Self::Drain, Self::Collector, Self::Keeper, Self::Restart, Self::Crash];
+
+    /// Those that run on for as long as they can; the others act when they like.
+    pub const FAIR: [Self; 6] =
+        [Self::Lane0, Self::Lane1, Self::Drain, Self::Collector, Self::Keeper, Self::Restart];
+}
+
+/// A step from one state to another.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Who made it.
+    pub process: Process,
+    /// Whether the process may also leave it: a resting lane that starts, a late clock, a crash.
+    pub is_voluntary: bool,
+    /// The lane that completed a switch by it.
+    pub progress: Option<usize>,
+    /// Where it leads.
+    pub state: State,
+    /// A broken invariant.
+    pub violation: Option<String>,
+}
+
+type LaneObjects<S> = (Lane<ModelMemory, S>, Pool<ModelMemory, OneRecord, S>);
+
+/// The shipped objects, into which states are put and from which they are taken.
+pub struct World<S: Subsystem> {
+    config: Config,
+    memory: ModelMemory,
+    lanes: [LaneObjects<S>; LANES],
+    drain: Drain<ModelMemory, ModelWord>,
+    keeper: Keeper<ModelMemory, ModelWord>,
+    attach: Attach,
+    scan: Scan,
+    collect: ModelPipe,
+    returned: ModelPipe,
+    second_refiller: GivenSide<ModelWord>,
+    directory: Arc<Directory>,
+}
+
+struct Scan {
+    queues: Vec<FreeQueueFeed<ModelMemory>>,
+    currents: Vec<LongPeer<ModelWord>>,
+    rings: Vec<RingDrain<ModelMemory>>,
+    gates: GateControl<ModelMemory>,
+}
+
+const REGION: DevAddr = DevAddr(0);
+
+impl<S: Subsystem> World<S> {
+    /// The world of `config`.
+    pub fn new(config: Config) -> Self {
+        let memory = ModelMemory::default();
+        let mut next = 0;
+        let directory = Arc::new(Directory::new((0..LANES).map(|pool| {
+            let buffers = (next..next + config.buffers[pool]).map(layout::buffer_address).collect();
+            next += config.buffers[pool];
+            (PoolKind::SOLE, Instance(pool as u32), buffers)
+        })));
+        let used = directory.buffers() as usize;
+        let words = |at: fn(usize) -> layout::Slot| (0..used).map(at);
+        let given = || words(layout::given).map(|slot| ModelWord::at(&memory, slot));
+        let taken = || words(layout::taken).map(|slot| ModelWord::at(&memory, slot));
+        let lanes = [0, 1].map(|lane| {
+            let gates =
+                Gates::attach(&memory, REGION, layout::GATES, Some(layout::EXTENSION)).expect("mapped");
+            let ring = ReadyRing::attach(&memory, REGION, layout::lane_offsets(lane), layout::READY_ENTRIES);
+            let setup = PoolSetup {
+                region: REGION,
+                offsets: layout::pool_offsets(lane),
+                free_slots: layout::FREE_SLOTS,
+                instance: Instance(lane as u32),
+            };
+            let pool = Pool::attach(&memory, &setup, None).expect("mapped");
+            (Lane::new(gates, ring.expect("mapped"), None, layout::LATE_CYCLES), pool)
+        });
+        let queue = |pool| {
+            FreeQueueFeed::attach(
+                &memory,
+                REGION,
+                &layout::pool_offsets(pool),
+                layout::FREE_SLOTS,
+                layout::COUNTER_MASK,
+            )
+            .expect("mapped")
+        };
+        let ring = |lane| {
+            RingDrain::attach(&memory, REGION, layout::lane_offsets(lane), layout::READY_ENTRIES)
+                .expect("mapped")
+        };
+        let current = |pool| {
+            LongPeer::at(&memory, DevAddr(layout::pool_offsets(pool).current_ptr as u64)).expect("mapped")
+        };
+        let gates = || {
+            GateControl::attach(&memory, REGION, layout::GATES, Some(layout::EXTENSION.release_epoch))
+                .expect("mapped")
+        };
+        let views = KeeperViews {
+            queues: (0..LANES).map(queue).collect(),
+            rings: (0..LANES)
+                .map(|lane| RingWatch::attach(&memory, REGION, layout::lane_offsets(lane)).expect("mapped"))
+                .collect(),
+            gates: gates(),
+        };
+        let drain = Drain::new(
+            Arc::clone(&directory),
+            (0..LANES).map(ring).collect(),
+            (0..LANES).map(current).collect(),
+            TakenSide::new(given(), taken(), layout::LEDGER_MASK),
+            Vec::new(),
+        );
+        let all = (0..directory.buffers()).map(BufferId);
+        let keeper = Keeper::new(
+            Arc::clone(&directory),
+            views,
+            GivenSide::new(given(), taken(), layout::LEDGER_MASK),
+            config.scope,
+            S::RULES,
+            all,
+            Default::default(),
+        );
+        Self {
+            config,
+            lanes,
+            drain,
+            keeper,
+            attach: Attach::new(Arc::clone(&directory), S::RULES),
+            scan: Scan {
+                queues: (0..LANES).map(queue).collect(),
+                currents: (0..LANES).map(current).collect(),
+                rings: (0..LANES).map(ring).collect(),
+                gates: gates(),
+            },
+            collect: ModelPipe::at(&memory, layout::COLLECT),
+            returned: ModelPipe::at(&memory, layout::RETURNED),
+            second_refiller: GivenSide::new(given(), taken(), layout::LEDGER_MASK),
+            memory: memory.clone(),
+            directory,
+        }
+    }
+
+    /// Before anything has happened: the host has every buffer, the lanes have asked for none.
+    pub fn initial(&self) -> State {
+        let lane = |index: usize| {
+            let pool = forget_accounts(self.lanes[index].1.state());
+            Rc::new(LaneProcess { pool, lane: LaneState::default(), switch: None, log: Vec::new() })
+        };
+        State {
+            shared: Shared { slots: [0; layout::SLOTS], owners: [Owner::Host; BUFFERS] },
+            lanes: [lane(0), lane(1)],
+            host: HostProcess::Up {
+                drain: Role::new(self.drain.state().clone()),
+                keeper: Role::new(self.keeper.state().clone()),
+            },
+            crashed: false,
+        }
+    }
+
+    /// All steps that `process` can make from `state`.
+    pub fn steps(&mut self, state: &State, process: Process, into: &mut Vec<Step>) {
+        match process {
+            Process::Lane0 => self.lane_steps(state, 0, into),
+            Process::Lane1 => self.lane_steps(state, 1, into),
+            Process::Drain => into.extend(self.drain_step(state)),
+            Process::Collector => into.extend(self.collector_step(state)),
+            Process::Keeper => match &state.host {
+                HostProcess::Up { .. } => into.extend(self.keeper_step(state)),
+                HostProcess::Attaching(_) => into.extend(self.attach_step(state)),
+                HostProcess::Down => {}
+            },
+            Process::Restart => into.extend(self.restart(state)),
+            Process::Crash => into.extend(self.crash(state)),
+        }
+    }
+
+    fn lane_steps(&mut self, state: &State, index: usize, into: &mut Vec<Step>) {
+        let first = self.lane_step(state, index, false);
+        let late_was_used = first.1;
+        into.push(first.0);
+        if late_was_used {
+            into.push(self.lane_step(state, index, true).0);
+        }
+    }
+
+    fn lane_step(&mut self, state: &State, index: usize, late: bool) -> (Step, bool) {
+        let process = [Process::Lane0, Process::Lane1][index];
+        let here = &*state.lanes[index];
+        let host_is_down = state.host == HostProcess::Down;
+        self.memory.begin(state.shared, &here.log, Actor::Lane(index as u8), host_is_down, late);
+        let (lane, pool) = &mut self.lanes[index];
+        pool.restore(here.pool).expect("a known buffer");
+        lane.restore(here.lane);
+        let is_rest = here.switch.is_none();
+        let (switch, end) = match here.switch {
+            None => (
+                Some(match pool.try_append(&[0; 32]) {
+                    Append::Full | Append::Stored => lane.begin_switch(),
+                    Append::NoBuffer => lane.begin_claim(),
+                }),
+                None,
+            ),
+            Some(mut switch) => match lane.poll_switch(pool, &mut switch, &self.memory) {
+                Progress::Waiting(_) | Progress::Moved => (Some(switch), None),
+                Progress::Done(end) => (None, Some(end)),
+            },
+        };
+        let Stepped { shared, log, finished, late_was_used, mut violation } = self.memory.end();
+        let mut progress = None;
+        let next = if finished {
+            if end.is_some_and(|end| end != SwitchEnd::Switched) && !host_is_down && !state.crashed {
+                violation.get_or_insert_with(|| format!("lane {index} lost a record while the host lives"));
+            }
+            progress = (end == Some(SwitchEnd::Switched)).then_some(index);
+            LaneProcess {
+                pool: forget_accounts(pool.state()),
+                lane: forget_accounts_of_lane(lane.state()),
+                switch: switch.map(Switch::waiting_since_zero),
+                log,
+            }
+        } else {
+            LaneProcess { log, ..here.clone() }
+        };
+        let mut state = State { shared, ..state.clone() };
+        state.lanes[index] = Rc::new(next);
+        (Step { process, is_voluntary: is_rest || late, progress, state, violation }, late_was_used)
+    }
+
+    fn host_step(&self, process: Process, state: State, violation: Option<String>) -> Step {
+        self.checked(Step { process, is_voluntary: false, progress: None, state, violation })
+    }
+
+    fn drain_step(&mut self, state: &State) -> Option<Step> {
+        let HostProcess::Up { drain, keeper } = &state.host else { return None };
+        self.memory.begin(state.shared, &drain.log, Actor::Host, false, false);
+        self.drain.restore(drain.state.clone());
+        let drained = self.drain.poll(&self.collect, &self.returned).expect("mapped");
+        if self.config.second_refiller && matches!(drained, Drained::Buffer(_)) {
+            self.refill_beside_the_keeper();
+        }
+        let Stepped { shared, log, finished, mut violation, .. } = self.memory.end();
+        let mut now = drain.state.clone();
+        if finished {
+            now = self.drain.state().clone();
+            match drained {
+                Drained::Refused { entry, why, .. } => {
+                    violation.get_or_insert_with(|| format!("entry for {} refused: {why:?}", entry.buffer));
+                }
+                Drained::CorruptTail { tail, .. } => {
+                    violation.get_or_insert_with(|| format!("ring tail {tail} out of range"));
+                }
+                Drained::Nothing | Drained::Buffer(_) | Drained::Recovered(_) => {}
+            }
+        }
+        let host = HostProcess::Up { drain: Rc::new(Role { state: now, log }), keeper: Rc::clone(keeper) };
+        Some(self.host_step(Process::Drain, State { shared, host, ..state.clone() }, violation))
+    }
+
+    /// What a drain does that tops up queues from what was returned, as a second writer of their tails.
+    fn refill_beside_the_keeper(&mut self) {
+        let Some(buffer) = Pipe::<BufferId>::pop(&self.returned) else { return };
+        let pool = self.directory.pool_of(buffer);
+        let queue = &self.scan.queues[pool.0 as usize];
+        self.second_refiller.give(buffer);
+        queue.push(self.directory.address(buffer)).expect("mapped");
+    }
+
+    /// Takes a buffer, copies it, returns it: one step, for between taking and returning it only the collector knows of it.
+    fn collector_step(&mut self, state: &State) -> Option<Step> {
+        if !matches!(state.host, HostProcess::Up { .. }) {
+            return None;
+        }
+        self.memory.begin(state.shared, &[], Actor::Host, false, false);
+        let Full { buffer, .. } = Pipe::<Full>::pop(&self.collect)?;
+        Pipe::<BufferId>::push(&self.returned, buffer);
+        let stepped = self.memory.end();
+        let owner = state.shared.owners[buffer.0 as usize];
+        let violation = stepped.violation.or_else(|| {
+            (owner != Owner::Host)
+                .then(|| format!("the collector copies buffer {}, which {owner:?} holds", buffer.0))
+        });
+        Some(self.host_step(Process::Collector, State { shared: stepped.shared, ..state.clone() }, violation))
+    }
+
+    fn keeper_step(&mut self, state: &State) -> Option<Step> {
+        let HostProcess::Up { drain, keeper } = &state.host else { return None };
+        self.memory.begin(state.shared, &keeper.log, Actor::Host, false, false);
+        self.keeper.restore(keeper.state.clone());
+        let kept = self.keeper.poll(&self.returned, || true).expect("mapped");
+        let Stepped { shared, log, finished, mut violation, .. } = self.memory.end();
+        let mut now = keeper.state.clone();
+        if finished {
+            now = KeeperState { moved: 0, ..self.keeper.state().clone() };
+            if let Kept::CorruptHead { pool: PoolId(pool), head } = kept {
+                violation.get_or_insert_with(|| format!("free queue {pool}: head {head} out of range"));
+            }
+        }
+        let host = HostProcess::Up { drain: Rc::clone(drain), keeper: Rc::new(Role { state: now, log }) };
+        Some(self.host_step(Process::Keeper, State { shared, host, ..state.clone() }, violation))
+    }
+
+    fn attach_step(&mut self, state: &State) -> Option<Step> {
+        let HostProcess::Attaching(scan) = &state.host else { return None };
+        self.memory.begin(state.shared, &scan.log, Actor::Host, false, false);
+        self.attach.restore(scan.state.clone());
+        let found = self.attach.poll(&self.scan.views()).expect("mapped");
+        if found.is_some() {
+            // The heartbeat is the last act: from here on a latched lane knows that somebody serves.
+            ModelWord::at(&self.memory, layout::HEARTBEAT).store_release(1);
+        }
+        let Stepped { mut shared, log, finished, violation, .. } = self.memory.end();
+        let host = match found.filter(|_| finished) {
+            Some(found) => self.serve(found, &mut shared),
+            None => {
+                let state = if finished { self.attach.state().clone() } else { scan.state.clone() };
+                HostProcess::Attaching(Rc::new(Role { state, log }))
+            }
+        };
+        Some(self.host_step(Process::Keeper, State { shared, host, ..state.clone() }, violation))
+    }
+
+    /// A host that begins with what a scan found.
+    fn serve(&self, found: Found, shared: &mut Shared) -> HostProcess {
+        for buffer in &found.device {
+            shared.slots[layout::given(buffer.0 as usize) as usize] = 1;
+        }
+        let mut spare = vec![VecDeque::new(); LANES];
+        for &buffer in &found.host {
+            spare[self.directory.pool_of(buffer).0 as usize].push_back(buffer);
+        }
+        HostProcess::Up {
+            drain: Role::new(DrainState { ring: 0, unsettled: found.unsettled }),
+            keeper: Role::new(KeeperState { step: Default::default(), shut: found.shut, spare, moved: 0 }),
+        }
+    }
+
+    fn restart(&mut self, state: &State) -> Option<Step> {
+        if state.host != HostProcess::Down {
+            return None;
+        }
+        let host = HostProcess::Attaching(Role::new(AttachState::new(self.directory.buffers())));
+        Some(self.host_step(Process::Restart, State { host, ..state.clone() }, None))
+    }
+
+    fn crash(&mut self, state: &State) -> Option<Step> {
+        if !self.config.crash || state.crashed || !matches!(state.host, HostProcess::Up { .. }) {
+            return None;
+        }
+        let mut shared = state.shared;
+        for slot in layout::given(0) as usize..layout::SLOTS {
+            shared.slots[slot] = 0;
+        }
+        Some(Step {
+            process: Process::Crash,
+            is_voluntary: true,
+            progress: None,
+            state: State { shared, host: HostProcess::Down, crashed: true, ..state.clone() },
+            violation: None,
+        })
+    }
+
+    /// Between two polls of its roles the host must know of every buffer that it holds.
+    fn checked(&self, mut step: Step) -> Step {
+        let HostProcess::Up { drain, keeper } = &step.state.host else { return step };
+        if step.violation.is_some() || !drain.log.is_empty() || !keeper.log.is_empty() {
+            return step;
+        }
+        let slots = &step.state.shared.slots;
+        for buffer in 0..self.directory.buffers() {
+            if step.state.shared.owners[buffer as usize] != Owner::Host {
+                continue;
+            }
+            let in_pipe = |first: layout::Slot| {
+                let first = first as usize;
+                slots[first + 1..=first + usize::from(slots[first])].contains(&(buffer as u8 + 1))
+            };
+            let buffer = BufferId(buffer);
+            let is_known = keeper.state.spare.iter().any(|spare| spare.contains(&buffer))
+                || drain.state.unsettled.contains(&buffer)
+                || in_pipe(layout::COLLECT)
+                || in_pipe(layout::RETURNED);
+            if !is_known {
+                step.violation = Some(format!("lost buffer: nobody knows of buffer {}", buffer.0));
+            }
+        }
+        step
+    }
+
+    /// Whether a gate is shut in `state`.
+    pub fn is_frozen(state: &State) -> bool {
+        let slots = &state.shared.slots;
+        slots[layout::tracked(layout::GATES.rq_freeze_active as u64).expect("tracked") as usize] != 0
+            || slots[layout::tracked(layout::GATES.fq_freeze_active as u64).expect("tracked") as usize] != 0
+    }
+
+    /// The protocol rules in force.
+    pub fn rules() -> Rules {
+        S::RULES
+    }
+}
+
+impl Scan {
+    fn views(&self) -> ScanViews<'_, ModelMemory> {
+        ScanViews { queues: &self.queues, currents: &self.currents, rings: &self.rings, gates: &self.gates }
+    }
+}
+
+/// Counters for reports decide nothing; as part of the state they would make it infinite.
+fn forget_accounts(state: PoolState) -> PoolState {
+    PoolState { buffer: state.buffer, count: state.count, ..PoolState::default() }
+}
+
+fn forget_accounts_of_lane(state: LaneState) -> LaneState {
+    LaneState { latch: state.latch, ..LaneState::default() }
+}
+
+/// The same state with its names made canonical, so that states which differ only in how far counters have run are one.
+pub fn canonical(mut state: State) -> State {
+    if state.shared.slots[layout::EPOCH as usize] != 0 {
+        rank_epochs(&mut state);
+    }
+    for lane in 0..LANES {
+        if state.shared.slots[layout::ring_head(lane) as usize] != 0 {
+            rotate_ring(&mut state, lane);
+        }
+        if state.shared.slots[layout::queue_head(lane) as usize] != 0 {
+            rotate_queue(&mut state, lane);
+        }
+    }
+    for buffer in 0..BUFFERS {
+        if state.shared.slots[layout::taken(buffer) as usize] != 0 {
+            flip_ledger(&mut state, buffer);
+        }
+    }
+    state
+}
+
+fn for_each_log(state: &mut State, mut change: impl FnMut(&mut Logged)) {
+    for lane in &mut state.lanes {
+        if !lane.log.is_empty() {
+            Rc::make_mut(lane).log.iter_mut().for_each(&mut change);
+        }
+    }
+    match &mut state.host {
+        HostProcess::Down => {}
+        HostProcess::Attaching(scan) => change_role(scan, &mut change),
+        HostProcess::Up { drain, keeper } => {
+            change_role(drain, &mut change);
+            change_role(keeper, &mut change);
+        }
+    }
+}
+
+fn change_role<T: Clone>(role: &mut Rc<Role<T>>, change: &mut impl FnMut(&mut Logged)) {
+    if !role.log.is_empty() {
+        Rc::make_mut(role).log.iter_mut().for_each(change);
+    }
+}
+
+/// Only equality with the epoch of now matters, and order among those remembered.
+fn rank_epochs(state: &mut State) {
+    let mut values = vec![state.shared.slots[layout::EPOCH as usize]];
+    for lane in &state.lanes {
+        values.extend(lane.switch.and_then(|switch| switch.parked()).map(|parked| parked.epoch as u8));
+        values.extend(lane.lane.latch.signs().map(|signs| signs.epoch as u8));
+    }
+    for_each_log(state, |logged| {
+        if logged.slot == layout::EPOCH {
+            values.extend(logged.loaded);
+        }
+    });
+    values.sort_unstable();
+    values.dedup();
+    let rank = |value: u8| values.iter().position(|&v| v == value).unwrap_or_default() as u8;
+    state.shared.slots[layout::EPOCH as usize] = rank(state.shared.slots[layout::EPOCH as usize]);
+    for lane in &mut state.lanes {
+        let lane = Rc::make_mut(lane);
+        if let Some(switch) = &mut lane.switch
+            && let Some(mut parked) = switch.parked()
+        {
+            parked.epoch = u32::from(rank(parked.epoch as u8));
+            switch.set_parked(Some(parked));
+        }
+        if let Some(mut signs) = lane.lane.latch.signs() {
+            signs.epoch = u32::from(rank(signs.epoch as u8));
+            lane.lane.latch = Latch::with(Some(signs));
+        }
+    }
+    for_each_log(state, |logged| {
+        if logged.slot == layout::EPOCH {
+            logged.loaded = logged.loaded.map(rank);
+        }
+    });
+}
+
+/// Turns a ring so that its head is entry 0, and forgets what stands outside.
+fn rotate_ring(state: &mut State, lane: usize) {
+    let entries = layout::READY_ENTRIES as u8;
+    let (head_slot, tail_slot) = (layout::ring_head(lane), layout::ring_tail(lane));
+    let turn = state.shared.slots[head_slot as usize];
+    let turned = |index: u8| (index + entries - turn) % entries;
+    let slots = &mut state.shared.slots;
+    let old: Vec<u8> = (0..entries).map(|index| slots[layout::ring_entry(lane, index) as usize]).collect();
+    slots[head_slot as usize] = 0;
+    slots[tail_slot as usize] = turned(slots[tail_slot as usize]);
+    let waiting = slots[tail_slot as usize];
+    for index in 0..entries {
+        let entry = old[usize::from((index + turn) % entries)];
+        slots[layout::ring_entry(lane, index) as usize] = if index < waiting { entry } else { 0 };
+    }
+    let first = layout::ring_entry(lane, 0);
+    for_each_log(state, |logged| {
+        if logged.slot == head_slot || logged.slot == tail_slot {
+            logged.loaded = logged.loaded.map(turned);
+        } else if (first..first + entries).contains(&logged.slot) {
+            logged.slot = layout::ring_entry(lane, turned(logged.slot - first));
+        }
+    });
+    if let Some(mut signs) = state.lanes[lane].lane.latch.signs() {
+        signs.ring_head = u32::from(turned(signs.ring_head as u8));
+        Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(signs));
+    }
+}
+
+/// Turns a queue so that its head counter is 0, and forgets what stands outside.
+fn rotate_queue(state: &mut State, pool: usize) {
+    let mask = layout::COUNTER_MASK as u8;
+    let count = layout::FREE_SLOTS as u8;
+    let (head_slot, tail_slot) = (layout::queue_head(pool), layout::queue_tail(pool));
+    let turn = state.shared.slots[head_slot as usize];
+    let turned = |counter: u8| counter.wrapping_sub(turn) & mask;
+    let slots = &mut state.shared.slots;
+    let old: Vec<u8> = (0..count).map(|slot| slots[layout::queue_slot(pool, slot) as usize]).collect();
+    slots[head_slot as usize] = 0;
+    slots[tail_slot as usize] = turned(slots[tail_slot as usize]);
+    let waiting = slots[tail_slot as usize];
+    for index in 0..count {
+        let buffer = old[usize::from((index + turn) % count)];
+        slots[layout::queue_slot(pool, index) as usize] = if index < waiting { buffer } else { 0 };
+    }
+    let first = layout::queue_slot(pool, 0);
+    for_each_log(state, |logged| {
+        if logged.slot == head_slot || logged.slot == tail_slot {
+            logged.loaded = logged.loaded.map(turned);
+        } else if (first..first + count).contains(&logged.slot) {
+            logged.slot = layout::queue_slot(pool, turned(logged.slot - first) % count);
+        }
+    });
+    if let Some(mut signs) = state.lanes[pool].lane.latch.signs() {
+        signs.queue_tail = u32::from(turned(signs.queue_tail as u8));
+        Rc::make_mut(&mut state.lanes[pool]).lane.latch = Latch::with(Some(signs));
+    }
+}
+
+/// Only whether the two counters differ matters.
+fn flip_ledger(state: &mut State, buffer: usize) {
+    let (given, taken) = (layout::given(buffer), layout::taken(buffer));
+    let flip = |value: u8| value ^ layout::LEDGER_MASK as u8;
+    for slot in [given, taken] {
+        state.shared.slots[slot as usize] = flip(state.shared.slots[slot as usize]);
+    }
+    for_each_log(state, |logged| {
+        if logged.slot == given || logged.slot == taken {
+            logged.loaded = logged.loaded.map(flip);
+        }
+    });
+}
