@@ -1,7 +1,7 @@
 //! Host library of Sluice.
 //!
 //! Layers, each importing only those above it:
-//! `device` → `neff` → `kbl` → `dfx` → `capture` → `export`.
+//! `device` → `neff` → `kbl` → `dfx` → `report` → `capture` → `export`.
 
 pub mod capture;
 pub mod device;
@@ -9,3 +9,4 @@ pub mod dfx;
 pub mod export;
 pub mod kbl;
 pub mod neff;
+pub mod report;

@@ -1,0 +1,334 @@
+//! `report.json`: what a run did, in figures other tools rely on.
+//!
+//! Keys only grow. A key stands for something that is built and was measured: what is not built is absent, never
+//! zero. Times are nanoseconds, sizes bytes. The same shape comes from `sluice run`, `sluice stress --json` and
+//! `sluice report`.
+
+mod summary;
+pub mod units;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use summary::Page;
+
+/// The whole report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Back-end, such as `sim`.
+    pub device: String,
+    /// `a2a3` or `a5`.
+    pub arch: String,
+    /// Every record that was produced stands in the capture.
+    pub lossless: bool,
+    /// Every output of every execution was compared and was right.
+    pub outputs_verified: bool,
+    /// Every patched pointer, table row and queue base was read back and was right.
+    pub swaps_verified: bool,
+    /// Whether the run was stopped before its end.
+    pub interrupted: bool,
+    /// What could not be verified and why, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unverified: Vec<String>,
+    /// What was found to be wrong, the first of each kind, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub wrong: Vec<String>,
+    /// The run's number, the same in every artefact.
+    pub run: u64,
+    /// From load to removal, nanoseconds.
+    pub duration_ns: u64,
+    /// What ran.
+    pub model: Model,
+    /// Comparisons made.
+    pub verified: Verified,
+    /// The compute-resource build.
+    pub kbl: Kbl,
+    /// `all` or `lane`.
+    pub gate_scope: String,
+    /// By name of the subsystem, those that were on.
+    pub dfx: BTreeMap<String, Dfx>,
+    /// File names in the run's folder.
+    pub artefacts: Artefacts,
+}
+
+/// What ran.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Model {
+    /// Name of the model or workload.
+    pub name: String,
+    /// What the program reads.
+    pub inputs: Vec<Tensor>,
+    /// What the program writes.
+    pub outputs: Vec<Tensor>,
+    /// Physical cores, one subgraph each.
+    pub tpbs: u32,
+    /// Executions that were finished.
+    pub executions: u64,
+    /// Work items whose bytes the device moved, over all executions.
+    pub items_executed: u64,
+    /// Work items of programs that the device could not interpret, over all executions: they took time and moved
+    /// nothing.
+    pub items_opaque: u64,
+}
+
+/// A bound tensor.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tensor {
+    /// The name it is bound by.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// The compiler's number of it, in the first subgraph that has it.
+    pub var_id: u32,
+    /// Device address it was bound to.
+    pub pa: u64,
+}
+
+/// Comparisons made, over all executions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Verified {
+    /// Output bytes compared.
+    pub output_bytes: u64,
+    /// Outputs compared.
+    pub outputs: u64,
+    /// Pointers, table rows and queue bases read back and compared.
+    pub swaps: u64,
+}
+
+/// Figures of the compute-resource build.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Kbl {
+    /// Builds served from the cache.
+    pub build_hits: u64,
+    /// Builds that wrote descriptors.
+    pub build_misses: u64,
+    /// Executions staged.
+    pub tickets: u64,
+    /// Waits that ended without a completion.
+    pub timeouts: u64,
+}
+
+/// Figures of one profiling subsystem.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dfx {
+    /// Attempts to record, by the device's account.
+    pub produced: u64,
+    /// Records in the capture.
+    pub collected: u64,
+    /// Records lost, all causes.
+    pub dropped: u64,
+    /// Records lost, by cause.
+    pub lost: Lost,
+    /// Buffers in the capture.
+    pub buffers: u64,
+    /// Buffer switches on the device.
+    pub switches: u64,
+    /// How close it came.
+    pub high_water: HighWater,
+    /// Times that lanes were made to wait.
+    pub freezes: Freezes,
+}
+
+/// Records lost, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lost {
+    /// The lane's deadline passed without a host that serves it.
+    pub host_gone: u64,
+    /// The buffer was in the hands of a host that died.
+    pub host_crash: u64,
+    /// Copying the buffer failed.
+    pub copy_failed: u64,
+    /// The device never had a buffer for the record.
+    pub no_buffer: u64,
+    /// The device's words about the buffer made no sense.
+    pub corrupt: u64,
+    /// A core still held the buffer when it was given up.
+    pub core_busy: u64,
+}
+
+impl Lost {
+    /// Name and count of each cause.
+    pub fn by_cause(&self) -> [(&'static str, u64); 6] {
+        [
+            ("host_gone", self.host_gone),
+            ("host_crash", self.host_crash),
+            ("copy_failed", self.copy_failed),
+            ("no_buffer", self.no_buffer),
+            ("corrupt", self.corrupt),
+            ("core_busy", self.core_busy),
+        ]
+    }
+
+    /// Adds records lost by the cause of that name; an unknown cause counts as `corrupt`.
+    pub fn add(&mut self, cause: &str, records: u64) {
+        let count = match cause {
+            "host_gone" => &mut self.host_gone,
+            "host_crash" => &mut self.host_crash,
+            "copy_failed" => &mut self.copy_failed,
+            "no_buffer" => &mut self.no_buffer,
+            "core_busy" => &mut self.core_busy,
+            _ => &mut self.corrupt,
+        };
+        *count += records;
+    }
+
+    /// All causes.
+    pub fn total(&self) -> u64 {
+        self.by_cause().iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// How close a subsystem came to its limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HighWater {
+    /// Most entries seen in one ready ring.
+    pub ready: u64,
+    /// Fewest empty buffers seen in one free queue.
+    pub free_low: u64,
+}
+
+/// Freezes of the two gates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Freezes {
+    /// Push gate: a ready ring was full.
+    pub rq: Freeze,
+    /// Pop gate: a free queue was empty.
+    pub fq: Freeze,
+}
+
+/// Freezes of one gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Freeze {
+    /// How many.
+    pub count: u64,
+    /// Together, nanoseconds.
+    pub total_ns: u64,
+    /// The longest, nanoseconds.
+    pub max_ns: u64,
+}
+
+impl Freeze {
+    /// Adds a freeze of `duration_ns`.
+    pub fn add(&mut self, duration_ns: u64) {
+        self.count += 1;
+        self.total_ns += duration_ns;
+        self.max_ns = self.max_ns.max(duration_ns);
+    }
+}
+
+/// File names in the run's folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Artefacts {
+    /// Opens in Perfetto.
+    pub trace: String,
+    /// Everything that was recorded.
+    pub capture: String,
+}
+
+impl Default for Artefacts {
+    fn default() -> Self {
+        Self { trace: Self::TRACE.into(), capture: Self::CAPTURE.into() }
+    }
+}
+
+impl Artefacts {
+    /// Name of the trace.
+    pub const TRACE: &'static str = "trace.pftrace";
+    /// Name of the capture.
+    pub const CAPTURE: &'static str = "capture.slc";
+    /// Name of the report itself.
+    pub const REPORT: &'static str = "report.json";
+}
+
+impl Report {
+    /// Nothing was lost and all that could be verified was right; the exit status of a run follows it.
+    pub fn is_good(&self) -> bool {
+        self.lossless && self.wrong.is_empty()
+    }
+
+    /// The report as the text of `report.json`, with a final newline.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).expect("a report has only text keys");
+        text.push('\n');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_are_those_that_other_tools_rely_on() {
+        let report = Report { dfx: [("swimlane".to_owned(), Dfx::default())].into(), ..Report::default() };
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        for path in [
+            "/device",
+            "/arch",
+            "/lossless",
+            "/outputs_verified",
+            "/swaps_verified",
+            "/model/name",
+            "/model/inputs",
+            "/model/outputs",
+            "/model/tpbs",
+            "/model/executions",
+            "/kbl/build_hits",
+            "/kbl/build_misses",
+            "/kbl/tickets",
+            "/kbl/timeouts",
+            "/dfx/swimlane/produced",
+            "/dfx/swimlane/collected",
+            "/dfx/swimlane/dropped",
+            "/dfx/swimlane/lost/host_gone",
+            "/dfx/swimlane/lost/host_crash",
+            "/dfx/swimlane/lost/copy_failed",
+            "/dfx/swimlane/lost/no_buffer",
+            "/dfx/swimlane/lost/corrupt",
+            "/dfx/swimlane/lost/core_busy",
+            "/dfx/swimlane/buffers",
+            "/dfx/swimlane/switches",
+            "/dfx/swimlane/high_water/ready",
+            "/dfx/swimlane/high_water/free_low",
+            "/dfx/swimlane/freezes/rq/count",
+            "/dfx/swimlane/freezes/rq/total_ns",
+            "/dfx/swimlane/freezes/fq/max_ns",
+            "/artefacts/trace",
+            "/artefacts/capture",
+        ] {
+            assert!(json.pointer(path).is_some(), "{path}");
+        }
+        assert_eq!(json["artefacts"]["trace"], "trace.pftrace");
+        assert!(json.pointer("/dfx/pmu").is_none());
+        let tensor = serde_json::to_value(Tensor::default()).unwrap();
+        assert_eq!(tensor, serde_json::json!({"name": "", "size": 0, "var_id": 0, "pa": 0}));
+    }
+
+    #[test]
+    fn a_report_reads_back() {
+        let report = Report { run: 1 << 52, wrong: vec!["x".into()], ..Report::default() };
+        assert_eq!(serde_json::from_str::<Report>(&report.to_json()).unwrap(), report);
+    }
+
+    #[test]
+    fn every_cause_has_its_own_count() {
+        let mut lost = Lost::default();
+        for (i, (cause, _)) in Lost::default().by_cause().into_iter().enumerate() {
+            lost.add(cause, 1 << i);
+        }
+        assert_eq!(lost.by_cause().map(|(_, count)| count), [1, 2, 4, 8, 16, 32]);
+        assert_eq!(lost.total(), 63);
+    }
+}

@@ -1,0 +1,300 @@
+//! The report as a page for people.
+
+use core::fmt;
+use std::path::Path;
+
+use super::units::{Bytes, Count, Many, Span};
+use super::{Artefacts, Freeze, Report, Tensor};
+
+/// A report to be shown; `folder` holds the run's artefacts, where they are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// What is shown.
+    pub report: &'a Report,
+    /// Where its files are.
+    pub folder: Option<&'a Path>,
+}
+
+/// Width of the column that says what a line is about.
+const LABEL: usize = 10;
+
+impl fmt::Display for Page<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.report;
+        writeln!(
+            f,
+            "{} on {} {}, gate scope {}, run {:013x}",
+            report.model.name, report.device, report.arch, report.gate_scope, report.run
+        )?;
+        self.model(f)?;
+        self.verification(f)?;
+        self.records(f)?;
+        if let Some(folder) = self.folder {
+            let Artefacts { trace, capture } = &report.artefacts;
+            line(f, "trace", format_args!("{} (open in ui.perfetto.dev)", folder.join(trace).display()))?;
+            line(f, "report", folder.join(Artefacts::REPORT).display())?;
+            line(f, "capture", folder.join(capture).display())?;
+            line(f, "", format_args!("check it with: sluice check {}", folder.join(capture).display()))?;
+        }
+        for wrong in &report.wrong {
+            line(f, "wrong", wrong)?;
+        }
+        line(f, "result", self.verdict())
+    }
+}
+
+impl Page<'_> {
+    fn model(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let model = &self.report.model;
+        if model.tpbs > 0 {
+            line(
+                f,
+                "executed",
+                format_args!(
+                    "{} on {} in {}{}",
+                    Many(model.executions, "execution", "executions"),
+                    Many(model.tpbs.into(), "subgraph", "subgraphs"),
+                    Span(self.report.duration_ns),
+                    if self.report.interrupted { ", then interrupted" } else { "" }
+                ),
+            )?;
+            line(
+                f,
+                "",
+                format_args!(
+                    "{} moved their bytes; {} opaque: took time, moved nothing",
+                    Many(model.items_executed, "work item", "work items"),
+                    Count(model.items_opaque)
+                ),
+            )?;
+        } else if self.report.interrupted {
+            line(f, "executed", "interrupted before its end")?;
+        }
+        let name_width =
+            model.inputs.iter().chain(&model.outputs).map(|tensor| tensor.name.len()).max().unwrap_or(0);
+        let mut tensors = |label: &str, tensors: &[Tensor]| {
+            tensors.iter().enumerate().try_for_each(|(i, tensor)| {
+                let Tensor { name, size, var_id, pa } = tensor;
+                let label = if i == 0 { label } else { "" };
+                let size = Bytes(*size);
+                line(
+                    f,
+                    label,
+                    format_args!("{name:name_width$}  {size:>10}  variable {var_id:<3} at {pa:#x}"),
+                )
+            })
+        };
+        tensors("inputs", &model.inputs)?;
+        tensors("outputs", &model.outputs)
+    }
+
+    fn verification(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (report, verified) = (self.report, &self.report.verified);
+        if report.model.tpbs > 0 {
+            let right = |is: bool| if is { "right" } else { "NOT all right" };
+            if verified.outputs > 0 {
+                line(
+                    f,
+                    "verified",
+                    format_args!(
+                        "{} compared byte for byte ({}): {}",
+                        Many(verified.outputs, "output", "outputs"),
+                        Bytes(verified.output_bytes),
+                        right(report.outputs_verified)
+                    ),
+                )?;
+            }
+            line(
+                f,
+                if verified.outputs > 0 { "" } else { "verified" },
+                format_args!(
+                    "{} read back from the device: {}",
+                    Many(verified.swaps, "pointer, row or queue base", "pointers, rows and queue bases"),
+                    right(report.swaps_verified)
+                ),
+            )?;
+            line(
+                f,
+                "bindings",
+                format_args!(
+                    "{}, {}, {}, {}",
+                    Many(report.kbl.build_hits, "build from cache", "builds from cache"),
+                    Many(report.kbl.build_misses, "build anew", "builds anew"),
+                    Many(report.kbl.tickets, "ticket", "tickets"),
+                    Many(report.kbl.timeouts, "timeout", "timeouts")
+                ),
+            )?;
+        }
+        report.unverified.iter().try_for_each(|what| line(f, "unverified", what))
+    }
+
+    fn records(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.report.dfx.is_empty() {
+            return line(f, "records", "none: profiling was off");
+        }
+        let head = ["produced", "collected", "lost", "buffers", "switches", "freezes rq/fq"];
+        let [produced, collected, lost, buffers, switches, freezes] = head;
+        line(
+            f,
+            "records",
+            format_args!(
+                "{:12} {produced:>14} {collected:>14} {lost:>10} {buffers:>9} {switches:>9} {freezes:>14}",
+                ""
+            ),
+        )?;
+        for (name, dfx) in &self.report.dfx {
+            line(
+                f,
+                "",
+                format_args!(
+                    "{name:12} {:>14} {:>14} {:>10} {:>9} {:>9} {:>14}",
+                    Count(dfx.produced),
+                    Count(dfx.collected),
+                    Count(dfx.dropped),
+                    Count(dfx.buffers),
+                    Count(dfx.switches),
+                    format!("{}/{}", dfx.freezes.rq.count, dfx.freezes.fq.count),
+                ),
+            )?;
+        }
+        for (name, dfx) in &self.report.dfx {
+            for (cause, count) in dfx.lost.by_cause().into_iter().filter(|(_, count)| *count > 0) {
+                line(f, "lost", format_args!("{name}: {} by {cause}", Many(count, "record", "records")))?;
+            }
+            for (gate, freeze) in [("rq", dfx.freezes.rq), ("fq", dfx.freezes.fq)] {
+                let Freeze { count, total_ns, max_ns } = freeze;
+                if count > 0 {
+                    line(
+                        f,
+                        "freezes",
+                        format_args!(
+                            "{name} {gate}: {}, {} together, longest {}",
+                            Many(count, "freeze", "freezes"),
+                            Span(total_ns),
+                            Span(max_ns)
+                        ),
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn verdict(&self) -> String {
+        let report = self.report;
+        let loss = match (report.lossless, report.dfx.is_empty()) {
+            (true, true) => "nothing recorded",
+            (true, false) => "nothing lost",
+            (false, _) => "RECORDS LOST",
+        };
+        let checks = match (report.wrong.is_empty(), report.unverified.is_empty()) {
+            (true, true) => "all verified",
+            (true, false) => "all that could be verified was right",
+            (false, _) => "NOT all right",
+        };
+        if report.model.tpbs > 0 || !report.wrong.is_empty() {
+            format!("{loss}, {checks}")
+        } else {
+            loss.into()
+        }
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt::Result {
+    let text = format!("{label:LABEL$}  {text}");
+    writeln!(f, "{}", text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Dfx, Freezes, HighWater, Kbl, Lost, Model, Verified};
+    use super::*;
+
+    fn report() -> Report {
+        let tensor = |name: &str, size, var_id, pa| Tensor { name: name.into(), size, var_id, pa };
+        let dfx = Dfx { produced: 18_000, collected: 18_000, buffers: 20, switches: 17, ..Dfx::default() };
+        Report {
+            device: "sim".into(),
+            arch: "a2a3".into(),
+            gate_scope: "all".into(),
+            run: 0xbeef,
+            lossless: true,
+            outputs_verified: true,
+            swaps_verified: true,
+            duration_ns: 1_840_000_000,
+            model: Model {
+                name: "gather".into(),
+                inputs: vec![tensor("a", 4096, 0, 0x1000), tensor("long name", 1 << 21, 12, 0x2000)],
+                outputs: vec![tensor("out", 100, 2, 0x9000)],
+                tpbs: 2,
+                executions: 1_000,
+                items_executed: 6_000,
+                items_opaque: 0,
+            },
+            verified: Verified { output_bytes: 64 << 20, outputs: 1_000, swaps: 12_000 },
+            kbl: Kbl { build_hits: 999, build_misses: 1, tickets: 1_000, timeouts: 0 },
+            dfx: [("swimlane".to_owned(), dfx)].into(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_good_run_reads_like_this() {
+        let page = Page { report: &report(), folder: Some(Path::new("out")) }.to_string();
+        let expected = "\
+gather on sim a2a3, gate scope all, run 000000000beef
+executed    1,000 executions on 2 subgraphs in 1.84 s
+            6,000 work items moved their bytes; 0 opaque: took time, moved nothing
+inputs      a             4.0 KiB  variable 0   at 0x1000
+            long name     2.0 MiB  variable 12  at 0x2000
+outputs     out             100 B  variable 2   at 0x9000
+verified    1,000 outputs compared byte for byte (64.0 MiB): right
+            12,000 pointers, rows and queue bases read back from the device: right
+bindings    999 builds from cache, 1 build anew, 1,000 tickets, 0 timeouts
+records                        produced      collected       lost   buffers  switches  freezes rq/fq
+            swimlane             18,000         18,000          0        20        17            0/0
+trace       out/trace.pftrace (open in ui.perfetto.dev)
+report      out/report.json
+capture     out/capture.slc
+            check it with: sluice check out/capture.slc
+result      nothing lost, all verified
+";
+        assert_eq!(page, expected);
+    }
+
+    #[test]
+    fn what_went_wrong_is_said_plainly() {
+        let mut bad = report();
+        bad.lossless = false;
+        bad.outputs_verified = false;
+        bad.wrong = vec!["execution 3: output `out` differs first at byte 17".into()];
+        bad.unverified = vec!["sg01: its program is opaque".into()];
+        let swimlane = bad.dfx.get_mut("swimlane").unwrap();
+        swimlane.dropped = 1000;
+        swimlane.lost = Lost { corrupt: 1000, ..Lost::default() };
+        swimlane.freezes =
+            Freezes { fq: Freeze { count: 1, total_ns: 2_000, max_ns: 2_000 }, ..Freezes::default() };
+        swimlane.high_water = HighWater { ready: 3, free_low: 0 };
+        let page = Page { report: &bad, folder: None }.to_string();
+        for line in [
+            "lost        swimlane: 1,000 records by corrupt",
+            "freezes     swimlane fq: 1 freeze, 2.0 us together, longest 2.0 us",
+            "            1,000 outputs compared byte for byte (64.0 MiB): NOT all right",
+            "unverified  sg01: its program is opaque",
+            "wrong       execution 3: output `out` differs first at byte 17",
+            "result      RECORDS LOST, NOT all right",
+        ] {
+            let line = line.replace("            1,000", "verified    1,000");
+            assert!(page.lines().any(|found| found == line), "{line:?} in\n{page}");
+        }
+        assert!(!bad.is_good());
+    }
+
+    #[test]
+    fn a_workload_without_a_model_shows_its_records() {
+        let stress = Report { model: Model { name: "stress".into(), ..Model::default() }, ..report() };
+        let page = Page { report: &stress, folder: None }.to_string();
+        assert!(!page.contains("executed") && !page.contains("verified  "), "{page}");
+        assert!(page.ends_with("result      nothing lost\n"), "{page}");
+    }
+}
