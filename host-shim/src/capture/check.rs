@@ -1,0 +1,312 @@
+//! Counting a capture and holding the count against what the run itself said.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Seek};
+
+use sluice_core::layout::{ArchId, BufferLayout, Shape, swimlane};
+
+use super::dedup::{Seen, Verdict};
+use super::format::FileHeader;
+use super::payload::{BufferHeader, Manifest, Pool, PoolTotals, Subsystem, Summary};
+use super::reader::{Damage, Reader, Segment};
+use crate::report::Lost;
+
+/// Most findings listed; more are only counted.
+const MAX_FINDINGS: usize = 64;
+
+/// What stands in a capture.
+#[derive(Debug)]
+pub struct Census {
+    /// The file header.
+    pub header: FileHeader,
+    /// The first manifest.
+    pub manifest: Option<Manifest>,
+    /// The last summary; absent when the run did not come to its end.
+    pub summary: Option<Summary>,
+    /// Records and buffers of each pool, duplicates left out.
+    pub pools: BTreeMap<Pool, Count>,
+    /// Buffers that stood in the file more than once.
+    pub duplicates: u64,
+    /// Freezes.
+    pub freezes: u64,
+    /// Records that loss notes tell of, by cause.
+    pub lost: Lost,
+    /// Segments of kinds this version does not know.
+    pub unknown_segments: u64,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Damaged places; the first of them are listed.
+    pub damage_count: u64,
+    /// The first damaged places.
+    pub damages: Vec<Damage>,
+    /// What does not add up, for people; empty when the capture is whole and agrees with its summary.
+    pub findings: Vec<String>,
+}
+
+/// Records and buffers of one pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Records.
+    pub records: u64,
+    /// Buffers.
+    pub buffers: u64,
+}
+
+impl Census {
+    /// Whole, in agreement with its summary, and without loss.
+    pub fn is_good(&self) -> bool {
+        self.findings.is_empty() && self.summary.as_ref().is_some_and(|summary| summary.report.lossless)
+    }
+
+    /// Records and buffers of all pools of a subsystem.
+    pub fn of_subsystem(&self, subsystem: Subsystem) -> Count {
+        self.pools.iter().filter(|(pool, _)| pool.subsystem == subsystem).fold(
+            Count::default(),
+            |sum, (_, count)| Count {
+                records: sum.records + count.records,
+                buffers: sum.buffers + count.buffers,
+            },
+        )
+    }
+}
+
+/// Reads a capture from its first to its last segment.
+pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
+    let header = *reader.header();
+    let mut census = Census {
+        header,
+        manifest: None,
+        summary: None,
+        pools: BTreeMap::new(),
+        duplicates: 0,
+        freezes: 0,
+        lost: Lost::default(),
+        unknown_segments: 0,
+        bytes: 0,
+        damage_count: 0,
+        damages: Vec::new(),
+        findings: Vec::new(),
+    };
+    let (mut seen, mut findings) = (Seen::default(), Findings::default());
+    let mut lost_buffers = 0;
+    while let Some(segment) = reader.read()? {
+        match segment {
+            Segment::Manifest(manifest) => {
+                census.manifest.get_or_insert(*manifest);
+            }
+            Segment::Buffer(buffer, _) => {
+                let pool = buffer.pool();
+                if let Err(wrong) = fits_contract(header.arch, &buffer) {
+                    findings.add(|| format!("{pool} buffer {}: {wrong}", buffer.buffer_seq));
+                }
+                match seen.admit(pool, buffer.buffer_seq) {
+                    Verdict::New => {
+                        let count = census.pools.entry(pool).or_default();
+                        count.records += u64::from(buffer.records);
+                        count.buffers += 1;
+                    }
+                    Verdict::Duplicate => census.duplicates += 1,
+                    Verdict::Scattered => findings.add(|| {
+                        format!(
+                            "{pool} buffer {}: sequence numbers too scattered to follow",
+                            buffer.buffer_seq
+                        )
+                    }),
+                }
+            }
+            Segment::Freezes(freezes) => census.freezes += freezes.len() as u64,
+            Segment::Losses(losses) => {
+                for loss in losses {
+                    lost_buffers += u64::from(loss.buffer_seq != u32::MAX);
+                    census.lost.add(loss.cause.name().unwrap_or_default(), loss.records);
+                }
+            }
+            Segment::End(summary) => census.summary = Some(*summary),
+            Segment::Unknown(_) => census.unknown_segments += 1,
+            Segment::ClockPairs(_) | Segment::HostPhases(_) => {}
+        }
+    }
+    census.bytes = reader.position_bytes();
+    census.damage_count = reader.damage_count();
+    census.damages = reader.damages().to_vec();
+    reader.damages().iter().for_each(|damage| findings.add(|| damage.to_string()));
+    findings.more += reader.damage_count() - reader.damages().len() as u64;
+    let missing: u64 = seen.gaps().map(|(_, gap)| gap.end - gap.start).sum();
+    if missing > lost_buffers {
+        for (pool, gap) in seen.gaps() {
+            findings.add(|| match gap.end - gap.start {
+                1 => format!("{pool}: buffer {} is not there", gap.start),
+                _ => format!("{pool}: buffers {} to {} are not there", gap.start, gap.end - 1),
+            });
+        }
+    }
+    if census.manifest.is_none() {
+        findings.add(|| "no manifest: the run did not come to its start".into());
+    }
+    match &census.summary {
+        None => findings.add(|| "no summary: the run did not come to its end".into()),
+        Some(summary) => compare(&census.pools, &summary.pools, &mut findings),
+    }
+    census.findings = findings.into_texts();
+    Ok(census)
+}
+
+fn compare(counted: &BTreeMap<Pool, Count>, stated: &[PoolTotals], findings: &mut Findings) {
+    let stated: BTreeMap<Pool, &PoolTotals> =
+        stated.iter().filter_map(|totals| Some((totals.pool()?, totals))).collect();
+    let pools = counted.keys().chain(stated.keys().filter(|pool| !counted.contains_key(pool)));
+    for pool in pools {
+        let count = counted.get(pool).copied().unwrap_or_default();
+        let (records, buffers) = stated.get(pool).map_or((0, 0), |totals| (totals.collected, totals.buffers));
+        if (count.records, count.buffers) != (records, buffers) {
+            findings.add(|| {
+                format!(
+                    "{pool}: {} records in {} buffers are here, the run counted {records} in {buffers}",
+                    count.records, count.buffers
+                )
+            });
+        }
+    }
+}
+
+/// The build of a pool's buffers; `None` when the wire contract this program knows has no such pool.
+pub fn layout_of(arch: ArchId, pool: Pool) -> Option<BufferLayout> {
+    if pool.subsystem != Subsystem::SWIMLANE {
+        return None;
+    }
+    let region = swimlane::region(Shape::full(arch));
+    region.array(pool.kind).filter(|array| pool.instance < array.instances).map(|array| array.buffer)
+}
+
+/// Whether records and count are such as the pool can hold. Pools of later versions pass.
+fn fits_contract(arch: ArchId, buffer: &BufferHeader) -> Result<(), String> {
+    let pool = buffer.pool();
+    match layout_of(arch, pool) {
+        None if pool.subsystem == Subsystem::SWIMLANE => Err(format!("{arch} has no such pool")),
+        Some(layout) if layout.record_bytes != buffer.record_bytes as usize => {
+            Err(format!("records of {} bytes, want {}", buffer.record_bytes, layout.record_bytes))
+        }
+        Some(layout) if layout.capacity < buffer.records => {
+            Err(format!("{} records, at most {}", buffer.records, layout.capacity))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A list that stops growing.
+#[derive(Default)]
+struct Findings {
+    texts: Vec<String>,
+    more: u64,
+}
+
+impl Findings {
+    fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.texts.len() < MAX_FINDINGS {
+            self.texts.push(text());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn into_texts(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.texts.push(format!("and {} more", self.more));
+        }
+        self.texts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::super::payload::{LossCause, LossNote};
+    use super::super::writer::Writer;
+    use super::super::writer::tests::{HEADER, POOL};
+    use super::*;
+    use crate::report::Report;
+
+    struct Story {
+        buffers: Vec<(u32, u32)>,
+        losses: Vec<u32>,
+        totals: (u64, u64),
+    }
+
+    fn told(story: &Story) -> Census {
+        let writer = Writer::start(Vec::new(), &HEADER).unwrap();
+        writer.append_manifest(&Manifest::default()).unwrap();
+        for &(seq, records) in &story.buffers {
+            let header = BufferHeader::new(POOL, seq, records, 32);
+            writer.append_buffer(&header, &vec![0; 32 * records as usize]).unwrap();
+        }
+        for &seq in &story.losses {
+            writer.append_losses(&[LossNote::new(POOL, Some(seq), LossCause::CORRUPT, 5, 0)]).unwrap();
+        }
+        let (collected, buffers) = story.totals;
+        let report = Report { lossless: story.losses.is_empty(), ..Report::default() };
+        let totals = PoolTotals {
+            subsystem: "swimlane".into(),
+            kind: POOL.kind.0,
+            instance: POOL.instance,
+            produced: collected,
+            collected,
+            dropped: 0,
+            buffers,
+        };
+        writer.append_summary(&Summary { report, pools: vec![totals] }).unwrap();
+        census(&mut Reader::new(Cursor::new(writer.into_storage())).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn duplicates_are_left_out_and_the_sum_agrees() {
+        let census =
+            told(&Story { buffers: vec![(0, 1000), (1, 7), (0, 1000)], losses: vec![], totals: (1007, 2) });
+        assert_eq!(census.findings, [""; 0]);
+        assert_eq!((census.duplicates, census.is_good()), (1, true));
+        assert_eq!(census.of_subsystem(Subsystem::SWIMLANE), Count { records: 1007, buffers: 2 });
+        assert_eq!(census.of_subsystem(Subsystem::PMU), Count::default());
+    }
+
+    #[test]
+    fn a_missing_buffer_is_named_unless_it_was_noted() {
+        let story = Story { buffers: vec![(0, 10), (3, 10)], losses: vec![], totals: (20, 2) };
+        let census = told(&story);
+        assert_eq!(census.findings, ["swimlane/aicpu_task[2]: buffers 1 to 2 are not there"]);
+        assert!(!census.is_good());
+        let noted = told(&Story { losses: vec![1, 2], ..story });
+        assert_eq!(noted.findings, [""; 0]);
+        assert_eq!((noted.lost.corrupt, noted.is_good()), (10, false));
+    }
+
+    #[test]
+    fn disagreement_with_the_summary_is_named() {
+        let census = told(&Story { buffers: vec![(0, 10)], losses: vec![], totals: (11, 1) });
+        assert_eq!(
+            census.findings,
+            ["swimlane/aicpu_task[2]: 10 records in 1 buffers are here, the run counted 11 in 1"]
+        );
+        let census = told(&Story { buffers: vec![], losses: vec![], totals: (1, 1) });
+        assert_eq!(census.findings.len(), 1);
+    }
+
+    #[test]
+    fn a_run_without_an_end_is_named() {
+        let writer = Writer::start(Vec::new(), &HEADER).unwrap();
+        let census = census(&mut Reader::new(Cursor::new(writer.into_storage())).unwrap()).unwrap();
+        assert_eq!(census.findings.len(), 2);
+        assert!(!census.is_good());
+    }
+
+    #[test]
+    fn buffers_outside_the_contract_are_named() {
+        let says = |pool: Pool, records, record_bytes| {
+            fits_contract(ArchId::A2a3, &BufferHeader::new(pool, 0, records, record_bytes))
+        };
+        assert_eq!(says(POOL, 1000, 32), Ok(()));
+        assert_eq!(says(POOL, 1001, 32), Err("1001 records, at most 1000".into()));
+        assert_eq!(says(POOL, 1, 64), Err("records of 64 bytes, want 32".into()));
+        assert_eq!(says(Pool { instance: 72, ..POOL }, 1, 32), Err("a2a3 has no such pool".into()));
+        assert_eq!(says(Pool { subsystem: Subsystem(77), ..POOL }, 1, 9), Ok(()));
+    }
+}
