@@ -1,0 +1,230 @@
+//! A capture as a Perfetto trace: `trace.pftrace`, opened by ui.perfetto.dev.
+//!
+//! ```text
+//! sim a2a3 (process)                      host (process)
+//! ├─ lanes                                └─ thread 4711        load, build, submit, wait, verify
+//! │  ├─ lane 0 scheduler     dispatch, complete
+//! │  └─ lane 0 orchestrator  submit
+//! ├─ cores
+//! │  ├─ TPB0 PE              one slice per task, dispatch to finish, by the lane's clock reads
+//! │  └─ TPB0 PE kernel       the same tasks by the core's own, where it records
+//! ├─ freezes
+//! │  └─ swimlane fq          closed gates: the lanes above have a gap
+//! └─ losses                  a mark where records were lost
+//! ```
+//!
+//! Times are host monotonic ns; device cycles are converted as [`clock`](super::clock) says, and every slice also
+//! carries its cycles as arguments. A slice that overlaps the one before it on its track gets a track of its own
+//! beside it, because slices on one track must nest. Track ids count from 1, names are stored once. A record whose
+//! end lies before its start becomes a mark, not a slice.
+//!
+//! Memory: names of the manifest, one entry per track, one segment of the capture.
+
+mod records;
+mod schema;
+mod trace;
+
+use std::io::{self, Read, Seek, Write};
+
+use super::clock::DeviceTime;
+use crate::capture::dedup::{Seen, Verdict};
+use crate::capture::payload::{NO_EXECUTION, NO_LANE};
+use crate::capture::reader::Segment;
+use crate::capture::{FreezeEvent, HostPhase, Kind, LossNote, Manifest, Reader};
+use records::Swimlane;
+use trace::{Group, TraceWriter, Track};
+
+/// What an export came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Slices: tasks, phases, freezes.
+    pub slices: u64,
+    /// Marks: losses, and records that make no slice.
+    pub marks: u64,
+    /// Records whose end lies before their start, or of which too many overlap.
+    pub malformed: u64,
+    /// Buffers that stood in the capture more than once and were left out.
+    pub duplicates: u64,
+    /// Buffers of a kind that this version does not show.
+    pub not_shown: u64,
+    /// Bytes of the trace.
+    pub bytes: u64,
+}
+
+/// Writes the trace of a capture. The reader is rewound first and walked twice.
+pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Result<Exported> {
+    let (manifest, time) = survey(reader)?;
+    let header = *reader.header();
+    let device = if manifest.device.is_empty() { "device" } else { &manifest.device };
+    let core_names = manifest.cores.iter().map(|core| core.name.clone()).collect();
+    let mut trace = TraceWriter::begin(out, format!("{device} {}", header.arch), core_names);
+    trace.mark(
+        Track::Capture,
+        "capture",
+        time.anchor_ns(),
+        &[
+            ("run", header.run.0.into()),
+            ("model", manifest.model.as_str().into()),
+            ("executions", manifest.executions.into()),
+            ("lanes", manifest.lanes.into()),
+            ("gate_scope", manifest.gate_scope.as_str().into()),
+            ("clock_hz", header.clock_hz.into()),
+            ("clock_method", time.method().as_str().into()),
+            ("clock_error_bound_ns", time.error_bound_ns().into()),
+        ],
+    )?;
+    let swimlane = Swimlane::new(header.arch, &manifest, time);
+    let mut seen = Seen::default();
+    let mut exported = Exported::default();
+    reader.rewind()?;
+    while let Some(segment) = reader.read()? {
+        match segment {
+            Segment::Buffer(buffer, records) => match seen.admit(buffer.pool(), buffer.buffer_seq) {
+                Verdict::New => {
+                    if !swimlane.show(&mut trace, &buffer, records)? {
+                        exported.not_shown += 1;
+                    }
+                }
+                Verdict::Duplicate => exported.duplicates += 1,
+                Verdict::Scattered => exported.not_shown += 1,
+            },
+            Segment::Freezes(freezes) => {
+                for freeze in freezes {
+                    show_freeze(&mut trace, &freeze)?;
+                }
+            }
+            Segment::HostPhases(phases) => {
+                for phase in phases {
+                    show_phase(&mut trace, &phase)?;
+                }
+            }
+            Segment::Losses(losses) => {
+                for loss in losses {
+                    show_loss(&mut trace, &loss)?;
+                }
+            }
+            Segment::Manifest(_) | Segment::ClockPairs(_) | Segment::End(_) | Segment::Unknown(_) => {}
+        }
+    }
+    let written = trace.finish()?;
+    Ok(Exported {
+        slices: written.slices,
+        marks: written.marks,
+        malformed: written.malformed,
+        bytes: written.bytes,
+        ..exported
+    })
+}
+
+/// The first pass: the manifest and the clocks.
+fn survey<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<(Manifest, DeviceTime)> {
+    let mut manifest = None;
+    let mut time = DeviceTime::new(reader.header().clock_hz);
+    reader.rewind()?;
+    while let Some(segment) = reader.read_of(|kind| [Kind::MANIFEST, Kind::CLOCK_PAIRS].contains(&kind))? {
+        match segment {
+            Segment::Manifest(found) => _ = manifest.get_or_insert(*found),
+            Segment::ClockPairs(pairs) => pairs.for_each(|pair| time.add(pair)),
+            _ => {}
+        }
+    }
+    Ok((manifest.unwrap_or_default(), time))
+}
+
+fn show_freeze<W: Write>(trace: &mut TraceWriter<W>, freeze: &FreezeEvent) -> io::Result<()> {
+    let group = Group::Freezes { subsystem: freeze.subsystem, gate: freeze.gate };
+    let opened_by = (freeze.opened_by != NO_LANE).then_some(("opened_by_lane", freeze.opened_by.into()));
+    let arguments = [
+        Some(("gate", freeze.gate.name().unwrap_or("unknown").into())),
+        opened_by,
+        Some(("duration_ns", freeze.released_ns.saturating_sub(freeze.opened_ns).into())),
+    ];
+    let name = match freeze.gate {
+        crate::capture::Gate::READY => "frozen: ready ring full",
+        crate::capture::Gate::FREE => "frozen: free queue empty",
+        _ => "frozen",
+    };
+    trace.slice(group, name, freeze.opened_ns, freeze.released_ns, arguments.into_iter().flatten())
+}
+
+fn show_phase<W: Write>(trace: &mut TraceWriter<W>, phase: &HostPhase) -> io::Result<()> {
+    let execution = (phase.execution != NO_EXECUTION).then_some(("execution", phase.execution.into()));
+    let group = Group::HostThread(phase.thread);
+    trace.slice(group, &phase.phase.name(), phase.start_ns, phase.end_ns, execution)
+}
+
+fn show_loss<W: Write>(trace: &mut TraceWriter<W>, loss: &LossNote) -> io::Result<()> {
+    let name = format!("lost: {}", loss.cause);
+    trace.mark(
+        Track::Losses,
+        &name,
+        loss.noted_ns,
+        &[
+            ("pool", loss.pool().to_string().as_str().into()),
+            ("buffer_seq", loss.buffer_seq.into()),
+            ("records", loss.records.into()),
+        ],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use sluice_core::layout::swimlane::AicpuTaskRecord;
+    use sluice_core::layout::{ArchId, PoolKind};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::capture::{BufferHeader, FileHeader, Pool, RunId, Subsystem, Writer};
+
+    fn task(dispatch_time: u64, finish_time: u64, reg_task_id: u32) -> AicpuTaskRecord {
+        AicpuTaskRecord { dispatch_time, finish_time, reg_task_id, tail: [0; 12] }
+    }
+
+    fn capture(instance: u32, buffers: &[(u32, &[AicpuTaskRecord])]) -> Vec<u8> {
+        let header =
+            FileHeader { run: RunId(1), arch: ArchId::A5, clock_hz: 1_000_000_000, started_unix_ns: 0 };
+        let writer = Writer::start(Vec::new(), &header).unwrap();
+        let pool = Pool { subsystem: Subsystem::SWIMLANE, kind: PoolKind::AICPU_TASK, instance };
+        for (seq, records) in buffers {
+            let header = BufferHeader::new(pool, *seq, records.len() as u32, 32);
+            writer.append_buffer(&header, records.as_bytes()).unwrap();
+        }
+        writer.into_storage()
+    }
+
+    fn exported(capture: &[u8]) -> Exported {
+        let mut trace = Vec::new();
+        let exported = write(&mut Reader::new(Cursor::new(capture)).unwrap(), &mut trace).unwrap();
+        assert_eq!(exported.bytes, trace.len() as u64);
+        Exported { bytes: 0, ..exported }
+    }
+
+    #[test]
+    fn an_empty_capture_gives_the_mark_of_the_capture_alone() {
+        assert_eq!(exported(&capture(0, &[])), Exported { marks: 1, ..Exported::default() });
+    }
+
+    #[test]
+    fn each_record_is_shown_once() {
+        let records = [task(10, 20, 1), task(15, 25, 2), task(30, 30, 3)];
+        let twice = capture(3, &[(0, &records), (1, &records[..1]), (0, &records)]);
+        assert_eq!(exported(&twice), Exported { slices: 4, marks: 1, duplicates: 1, ..Exported::default() });
+    }
+
+    #[test]
+    fn records_that_make_no_slice_become_marks() {
+        let records: Vec<_> = (0..70).map(|token| task(10, 20, token)).chain([task(30, 29, 71)]).collect();
+        assert_eq!(
+            exported(&capture(0, &[(0, &records)])),
+            Exported { slices: 64, marks: 1, malformed: 7, ..Exported::default() }
+        );
+    }
+
+    #[test]
+    fn pools_outside_the_contract_are_counted() {
+        let outside = capture(108, &[(0, &[task(1, 2, 1)])]);
+        assert_eq!(exported(&outside), Exported { marks: 1, not_shown: 1, ..Exported::default() });
+    }
+}
