@@ -247,6 +247,11 @@ impl Heap {
         Ok(DeviceBlock { heap: self.clone(), at: DevAddr(start), bytes, rounded_bytes: rounded, tag })
     }
 
+    /// Whether both are the same heap.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// How the heap is used now.
     pub fn usage(&self) -> HeapUsage {
         self.shared.usage(&self.shared.lock())
@@ -330,6 +335,11 @@ impl DeviceBlock {
     /// What it is for.
     pub fn tag(&self) -> UsageTag {
         self.tag
+    }
+
+    /// The heap that it goes back to.
+    pub fn heap(&self) -> &Heap {
+        &self.heap
     }
 }
 

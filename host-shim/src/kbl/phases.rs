@@ -1,0 +1,172 @@
+//! What the host itself did and when, on the device's time base, so that a trace shows both sides on one axis.
+
+use std::sync::{Mutex, PoisonError};
+
+use sluice_core::layout::host_phase::HostPhaseKind;
+use sluice_core::mem::Clock;
+
+/// A step in the life of a model or of one execution.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// Placing a program in device memory.
+    Load,
+    /// Joining tensors to a program.
+    Build,
+    /// Putting an execution into the exec rings.
+    Stage,
+    /// Ringing the doorbells.
+    Kickoff,
+    /// Waiting for notifications.
+    Wait,
+}
+
+impl Phase {
+    /// The name that traces show.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Build => "build",
+            Self::Stage => "stage",
+            Self::Kickoff => "kickoff",
+            Self::Wait => "wait",
+        }
+    }
+
+    /// The host phase of the wire contract that comes nearest.
+    pub const fn kind(self) -> HostPhaseKind {
+        match self {
+            Self::Load => HostPhaseKind::GRAPH_UPLOAD,
+            Self::Build => HostPhaseKind::RELOCATE,
+            Self::Stage => HostPhaseKind::SUBMIT_TASK,
+            Self::Kickoff => HostPhaseKind::GRAPH_SUBMIT,
+            Self::Wait => HostPhaseKind::HOST_VIEW_CLOSE,
+        }
+    }
+}
+
+/// One step, with its time in nanoseconds since the device's counter was 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// What was done.
+    pub phase: Phase,
+    /// For which execution; a load or a build belongs to none yet.
+    pub ticket: Option<u64>,
+    /// Begin.
+    pub start_ns: u64,
+    /// End, not before the begin.
+    pub end_ns: u64,
+}
+
+/// The steps of a run, the first ones up to a limit.
+#[derive(Debug)]
+pub struct PhaseLog {
+    capacity: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    spans: Vec<Span>,
+    omitted: u64,
+}
+
+impl PhaseLog {
+    /// An empty log that keeps at most `capacity` spans and counts the rest.
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity, kept: Mutex::default() }
+    }
+
+    /// Takes the spans kept since the last call, in order of their ends, and the number of those that were not kept.
+    pub fn take(&self) -> (Vec<Span>, u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let Kept { spans, omitted } = std::mem::take(&mut *kept);
+        (spans, omitted)
+    }
+
+    /// Starts a step.
+    pub(super) fn start<'a, C: Clock>(&'a self, clock: &'a C, phase: Phase) -> Started<'a, C> {
+        Started { log: self, clock, phase, start_cycles: clock.now_cycles() }
+    }
+
+    fn push(&self, span: Span) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.spans.len() < self.capacity {
+            kept.spans.push(span);
+        } else {
+            kept.omitted += 1;
+        }
+    }
+}
+
+/// A step that has begun. One that is dropped instead of ended is not recorded.
+#[must_use]
+#[derive(Debug)]
+pub(super) struct Started<'a, C> {
+    log: &'a PhaseLog,
+    clock: &'a C,
+    phase: Phase,
+    start_cycles: u64,
+}
+
+impl<C: Clock> Started<'_, C> {
+    /// Ends the step and records it.
+    pub(super) fn end(self, ticket: Option<u64>) {
+        let ns = |cycles: u64| {
+            let ns = u128::from(cycles) * 1_000_000_000 / u128::from(self.clock.frequency_hz().max(1));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        let end_cycles = self.clock.now_cycles().max(self.start_cycles);
+        self.log.push(Span {
+            phase: self.phase,
+            ticket,
+            start_ns: ns(self.start_cycles),
+            end_ns: ns(end_cycles),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    struct Ticks(AtomicU64);
+
+    impl Clock for Ticks {
+        fn now_cycles(&self) -> u64 {
+            self.0.fetch_add(50, Ordering::Relaxed)
+        }
+
+        fn frequency_hz(&self) -> u64 {
+            50_000_000
+        }
+    }
+
+    #[test]
+    fn spans_are_nanoseconds_of_the_device() {
+        let (log, clock) = (PhaseLog::new(2), Ticks(AtomicU64::new(1 << 60)));
+        log.start(&clock, Phase::Build).end(None);
+        log.start(&clock, Phase::Wait).end(Some(7));
+        let _dropped = log.start(&clock, Phase::Load);
+        log.start(&clock, Phase::Wait).end(Some(8));
+        let (spans, omitted) = log.take();
+        let base = (1u64 << 60) * 20;
+        assert_eq!(
+            spans,
+            [
+                Span { phase: Phase::Build, ticket: None, start_ns: base, end_ns: base + 1000 },
+                Span { phase: Phase::Wait, ticket: Some(7), start_ns: base + 2000, end_ns: base + 3000 },
+            ]
+        );
+        assert_eq!((omitted, log.take()), (1, (vec![], 0)));
+    }
+
+    #[test]
+    fn every_phase_has_its_own_kind() {
+        let all = [Phase::Load, Phase::Build, Phase::Stage, Phase::Kickoff, Phase::Wait];
+        for (place, phase) in all.iter().enumerate() {
+            assert!(!all[..place].iter().any(|other| other.kind() == phase.kind()), "{}", phase.name());
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Where a program's variables lie in device memory.
+//!
+//! ```text
+//!   WEIGHT                file variables, contents written
+//!   SCRATCHPAD_NOT_SHARED range of the virtual variables, then temporaries
+//!   SCRATCHPAD            range of the virtual variables that all programs of a model share
+//!   GENERIC               pointer cells, pointer tables, and three words of our own:
+//!                         padding, source and destination of the execution's sequence number
+//! ```
+//!
+//! One block per tag and program. Inputs and outputs have no place until tensors are bound; state buffers and lists never
+//! have one in device memory.
+
+use sluice_core::dma::{AddrWord, Placement, TemplateAddr};
+use sluice_core::fmap::VarId;
+use sluice_core::mem::DevAddr;
+
+use super::error::LoadError;
+use crate::device::Device;
+use crate::device::heap::{DeviceBlock, Heap, UsageTag};
+use crate::neff::{Backing, Program, Var, VarKind};
+
+/// Bytes of a pointer.
+pub(super) const POINTER_BYTES: u64 = 8;
+
+/// A pointer in device memory whose target is bound per execution.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct IoPointer {
+    /// The pointer or pointer table it belongs to.
+    pub(super) owner: VarId,
+    /// Its row, if that is a table.
+    pub(super) row: Option<u32>,
+    /// Where it lies.
+    pub(super) at: DevAddr,
+    /// The input or output it is to point at.
+    pub(super) target: VarId,
+}
+
+/// A range in which variables get their places one after another.
+#[derive(Debug)]
+struct Arena {
+    tag: UsageTag,
+    bytes: u64,
+    align_bytes: u64,
+}
+
+impl Arena {
+    fn new(tag: UsageTag) -> Self {
+        Self { tag, bytes: 0, align_bytes: 1 }
+    }
+
+    /// Room for `bytes` bytes, and where it is in the range; `None` if that leaves 64 bits.
+    fn reserve(&mut self, bytes: u64, align_bytes: u64) -> Option<u64> {
+        let offset = self.bytes.checked_next_multiple_of(align_bytes)?;
+        self.cover(offset, bytes, align_bytes)?;
+        Some(offset)
+    }
+
+    /// Makes the range reach over `bytes` bytes at `offset`.
+    fn cover(&mut self, offset: u64, bytes: u64, align_bytes: u64) -> Option<()> {
+        self.bytes = self.bytes.max(offset.checked_add(bytes)?);
+        self.align_bytes = self.align_bytes.max(align_bytes);
+        Some(())
+    }
+
+    fn alloc(&self, heap: &Heap) -> Result<Option<DeviceBlock>, LoadError> {
+        if self.bytes == 0 {
+            return Ok(None);
+        }
+        Ok(Some(heap.alloc(self.bytes, self.align_bytes, self.tag)?))
+    }
+}
+
+/// The scratchpad that all programs of a model share; `None` if they need none.
+pub(super) fn shared_scratchpad(
+    programs: &[Program],
+    heap: &Heap,
+) -> Result<Option<DeviceBlock>, LoadError> {
+    let mut arena = Arena::new(UsageTag::Scratchpad);
+    for var in programs.iter().flat_map(|program| &program.vars) {
+        if let VarKind::Virtual { offset_bytes, backing } = var.kind
+            && is_shared(backing)
+        {
+            arena.cover(offset_bytes, var.size_bytes, var.alignment_bytes).ok_or_else(|| too_large(var))?;
+        }
+    }
+    arena.alloc(heap)
+}
+
+/// Sharded scratchpads are parts of the shared one; the main buffer of a program is its own.
+fn is_shared(backing: Backing) -> bool {
+    match backing {
+        Backing::Shared | Backing::Sharded => true,
+        Backing::Local | Backing::Main => false,
+    }
+}
+
+fn too_large(var: &Var) -> LoadError {
+    LoadError::TooLarge {
+        name: var.name.clone(),
+        bytes: var.size_bytes,
+        align_bytes: var.alignment_bytes,
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Bound per execution.
+    Tensor,
+    /// Not in device memory.
+    Nowhere,
+    /// Placed at load.
+    At(Placement),
+}
+
+/// Places of one program's variables, and the memory they lie in.
+#[derive(Debug)]
+pub(super) struct Places {
+    places: Vec<Place>,
+    pointers: Vec<IoPointer>,
+    words: DevAddr,
+    _blocks: Vec<DeviceBlock>,
+}
+
+/// Which range a variable was given room in, and where in it.
+enum Room {
+    None(Place),
+    Weights(u64),
+    Scratch(u64),
+    Shared(u64),
+    Cells(u64),
+}
+
+impl Places {
+    /// Words of our own, on a line of its own.
+    const WORDS_BYTES: u64 = 64;
+
+    /// Gives every variable of `program` its place.
+    pub(super) fn new(program: &Program, heap: &Heap, shared: Option<&DeviceBlock>) -> Result<Self, LoadError> {
+        let mut weights = Arena::new(UsageTag::Weight);
+        let mut scratch = Arena::new(UsageTag::ScratchpadNotShared);
+        let mut cells = Arena::new(UsageTag::Generic);
+        for var in &program.vars {
+            if let VarKind::Virtual { offset_bytes, backing } = var.kind
+                && !is_shared(backing)
+            {
+                scratch
+                    .cover(offset_bytes, var.size_bytes, var.alignment_bytes)
+                    .ok_or_else(|| too_large(var))?;
+            }
+        }
+        let words = cells.reserve(Self::WORDS_BYTES, Self::WORDS_BYTES);
+        let rooms = program.vars.iter().map(|var| {
+            let (bytes, align_bytes) = (var.size_bytes, var.alignment_bytes);
+            let room = match var.kind {
+                VarKind::Input | VarKind::Output => Some(Room::None(Place::Tensor)),
+                VarKind::StateBuffer | VarKind::List { .. } => Some(Room::None(Place::Nowhere)),
+                VarKind::File { .. } => weights.reserve(bytes, align_bytes).map(Room::Weights),
+                VarKind::Temporary => scratch.reserve(bytes, align_bytes).map(Room::Scratch),
+                VarKind::Virtual { offset_bytes, backing } if is_shared(backing) => {
+                    Some(Room::Shared(offset_bytes))
+                }
+                VarKind::Virtual { offset_bytes, .. } => Some(Room::Scratch(offset_bytes)),
+                VarKind::Pointer { .. } | VarKind::PointerTable { .. } => {
+                    cells.reserve(bytes, align_bytes.max(POINTER_BYTES)).map(Room::Cells)
+                }
+            };
+            room.ok_or_else(|| too_large(var))
+        });
+        let rooms = rooms.collect::<Result<Vec<Room>, LoadError>>()?;
+        let (weights, scratch, cells) = (weights.alloc(heap)?, scratch.alloc(heap)?, cells.alloc(heap)?);
+        let base = |block: &Option<DeviceBlock>| block.as_ref().map_or(DevAddr::NULL, DeviceBlock::at);
+        let places = rooms.into_iter().zip(&program.vars).map(|(room, var)| {
+            let base = match room {
+                Room::None(place) => return place,
+                Room::Weights(offset) => base(&weights).offset(offset),
+                Room::Scratch(offset) => base(&scratch).offset(offset),
+                Room::Shared(offset) => shared.map_or(DevAddr::NULL, DeviceBlock::at).offset(offset),
+                Room::Cells(offset) => base(&cells).offset(offset),
+            };
+            Place::At(Placement { base, size_bytes: var.size_bytes })
+        });
+        let mut all = Self {
+            places: places.collect(),
+            pointers: Vec::new(),
+            words: base(&cells).offset(words.unwrap_or(0)),
+            _blocks: [weights, scratch, cells].into_iter().flatten().collect(),
+        };
+        all.pointers = all.io_pointers(program);
+        Ok(all)
+    }
+
+    /// Writes file contents and the pointers whose targets lie fast.
+    pub(super) fn write<D: Device>(&self, program: &Program, device: &D) -> Result<(), LoadError> {
+        device.write(self.words, &[0; Self::WORDS_BYTES as usize])?;
+        for (var, place) in program.vars.iter().zip(&self.places) {
+            let Place::At(Placement { base, .. }) = *place else { continue };
+            match &var.kind {
+                VarKind::File { content } => device.write(base, content)?,
+                VarKind::Pointer { target } => device.write(base, &self.pointer_to(program, *target)?)?,
+                VarKind::PointerTable { rows } => {
+                    let rows = rows.iter().map(|&row| self.pointer_to(program, row));
+                    device.write(base, &rows.collect::<Result<Vec<_>, _>>()?.concat())?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a pointer to `target`; null for a tensor, which is put in per execution.
+    fn pointer_to(&self, program: &Program, target: VarId) -> Result<[u8; POINTER_BYTES as usize], LoadError> {
+        match self.places[target.0 as usize] {
+            Place::Tensor => Ok([0; POINTER_BYTES as usize]),
+            Place::At(place) => Ok(place.base.0.to_le_bytes()),
+            Place::Nowhere => Err(LoadError::NotStaged { name: program.var(target).name.clone() }),
+        }
+    }
+
+    fn io_pointers(&self, program: &Program) -> Vec<IoPointer> {
+        let is_io = |target: &VarId| matches!(self.places[target.0 as usize], Place::Tensor);
+        let mut found = Vec::new();
+        for (var, place) in program.vars.iter().zip(&self.places) {
+            let Place::At(Placement { base, .. }) = *place else { continue };
+            match &var.kind {
+                VarKind::Pointer { target } if is_io(target) => {
+                    found.push(IoPointer { owner: var.id, row: None, at: base, target: *target });
+                }
+                VarKind::PointerTable { rows } => {
+                    found.extend(rows.iter().enumerate().filter(|(_, row)| is_io(row)).map(|(row, &target)| {
+                        let at = base.offset(POINTER_BYTES * row as u64);
+                        IoPointer { owner: var.id, row: Some(row as u32), at, target }
+                    }));
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The pointers that executions patch: cells, then table rows, each in the order of the variables.
+    pub(super) fn pointers(&self) -> impl Iterator<Item = &IoPointer> {
+        let cells = self.pointers.iter().filter(|pointer| pointer.row.is_none());
+        cells.chain(self.pointers.iter().filter(|pointer| pointer.row.is_some()))
+    }
+
+    /// What a descriptor says for `bytes` bytes at `offset_bytes` of `var`: symbolic for a tensor, final otherwise.
+    pub(super) fn address(
+        &self,
+        program: &Program,
+        var: VarId,
+        offset_bytes: u64,
+        bytes: u64,
+    ) -> Result<AddrWord, LoadError> {
+        let found = program.var(var);
+        if offset_bytes.checked_add(bytes).is_none_or(|end| end > found.size_bytes) {
+            return Err(LoadError::OutsideVariable {
+                name: found.name.clone(),
+                offset_bytes,
+                bytes,
+                size_bytes: found.size_bytes,
+            });
+        }
+        match self.places[var.0 as usize] {
+            Place::Tensor => Ok(TemplateAddr::new(var, offset_bytes)?.into()),
+            Place::At(place) => Ok(place.base.offset(offset_bytes).into()),
+            Place::Nowhere => Err(LoadError::NotStaged { name: found.name.clone() }),
+        }
+    }
+
+    /// The word that padding copies onto itself.
+    pub(super) fn padding(&self) -> DevAddr {
+        self.words
+    }
+
+    /// The word that the exec ring sets to an execution's sequence number.
+    pub(super) fn sequence_source(&self) -> DevAddr {
+        self.words.offset(4)
+    }
+
+    /// The word that the prologue queue copies the sequence number to.
+    pub(super) fn sequence_destination(&self) -> DevAddr {
+        self.words.offset(8)
+    }
+}

@@ -1,0 +1,360 @@
+//! Loaded models by handle, with counted references and a removal that ends.
+//!
+//! ```text
+//!   add ──► handle ──acquire──► Held ──drop──► count − 1
+//!                │                                 │ last one, and a removal waits: wake it
+//!                └──remove: unlink, wait for 0 ◄───┘
+//!                           └─ not in time: link again, name the holders
+//! ```
+//!
+//! | word | writer → reader | ordering | what it says |
+//! |---|---|---|---|
+//! | `held[holder]` | every user → removal | sequentially consistent | references that such a holder has |
+//! | `removing` | removal → every user | sequentially consistent | whoever drops a reference has to wake the removal |
+//!
+//! Both are sequentially consistent because each side stores its own word and then loads the other's: a user that
+//! misses `removing` has lowered its count before the removal looks at it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Number of a loaded model: unique in the process until 2^32 − 1 models were loaded, never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ModelHandle(NonZeroU32);
+
+impl ModelHandle {
+    /// The handle with this number; `None` for 0, which no model has.
+    pub const fn from_raw(number: u32) -> Option<Self> {
+        match NonZeroU32::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for ModelHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where handles come from: incremented before use, 0 skipped.
+#[derive(Debug)]
+pub(super) struct HandleCounter(AtomicU32);
+
+impl HandleCounter {
+    /// The counter of this process.
+    pub(super) fn global() -> &'static Self {
+        static COUNTER: HandleCounter = HandleCounter(AtomicU32::new(0));
+        &COUNTER
+    }
+
+    fn next(&self) -> ModelHandle {
+        loop {
+            let number = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            if let Some(handle) = ModelHandle::from_raw(number) {
+                return handle;
+            }
+        }
+    }
+}
+
+/// Who holds a reference to a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// Someone who looks at the model.
+    Query,
+    /// A build of rings and swaps.
+    Build,
+    /// An execution that is staged or runs.
+    Execution,
+}
+
+impl Holder {
+    const ALL: [Self; 3] = [Self::Query, Self::Build, Self::Execution];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Query => "query",
+            Self::Build => "build",
+            Self::Execution => "execution",
+        }
+    }
+}
+
+/// References to one model, by holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holders([u32; Holder::ALL.len()]);
+
+impl Holders {
+    /// References of that holder.
+    pub fn count(&self, holder: Holder) -> u32 {
+        self.0[holder as usize]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|&count| count == 0)
+    }
+}
+
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lead = "";
+        for holder in Holder::ALL {
+            let count = self.count(holder);
+            if count > 0 {
+                write!(f, "{lead}{} {count}", holder.name())?;
+                lead = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A registry operation that was refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// No model has this handle.
+    #[error("Invalid model {0}")]
+    Unknown(ModelHandle),
+    /// The handle of a new model is taken: the counter has gone round.
+    #[error("model handle {0} is in use")]
+    Duplicate(ModelHandle),
+    /// The model is still in use; it stays loaded.
+    #[error("model {handle} still in use after {waited_ms} ms, references held by {holders}")]
+    Busy {
+        /// The model.
+        handle: ModelHandle,
+        /// How long the removal waited.
+        waited_ms: u64,
+        /// Who holds it.
+        holders: Holders,
+    },
+}
+
+/// The models of one unit.
+#[derive(Debug)]
+pub(super) struct Registry<T> {
+    handles: &'static HandleCounter,
+    entries: Mutex<HashMap<ModelHandle, Arc<Entry<T>>>>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    value: T,
+    held: [AtomicU32; Holder::ALL.len()],
+    removing: AtomicBool,
+    released: (Mutex<()>, Condvar),
+}
+
+impl<T> Registry<T> {
+    /// An empty registry that numbers its models by `handles`.
+    pub(super) fn new(handles: &'static HandleCounter) -> Self {
+        Self { handles, entries: Mutex::new(HashMap::new()) }
+    }
+
+    /// Enters the value that `make` returns for its new handle.
+    pub(super) fn add(&self, make: impl FnOnce(ModelHandle) -> T) -> Result<ModelHandle, RegistryError> {
+        let handle = self.handles.next();
+        let entry = Arc::new(Entry {
+            value: make(handle),
+            held: Default::default(),
+            removing: AtomicBool::new(false),
+            released: Default::default(),
+        });
+        let mut entries = self.lock();
+        if entries.contains_key(&handle) {
+            return Err(RegistryError::Duplicate(handle));
+        }
+        entries.insert(handle, entry);
+        Ok(handle)
+    }
+
+    /// A counted reference to the model.
+    pub(super) fn acquire(&self, handle: ModelHandle, holder: Holder) -> Result<Held<T>, RegistryError> {
+        let entries = self.lock();
+        let entry = entries.get(&handle).ok_or(RegistryError::Unknown(handle))?;
+        // Counted under the lock: a removal that unlinks later sees it.
+        entry.held[holder as usize].fetch_add(1, Ordering::SeqCst);
+        Ok(Held { entry: Arc::clone(entry), holder })
+    }
+
+    /// Takes the model out, once nobody holds it.
+    ///
+    /// Blocks for at most `limit`; after that the model is linked again under its handle.
+    pub(super) fn remove(&self, handle: ModelHandle, limit: Duration) -> Result<T, RegistryError> {
+        let started = Instant::now();
+        let mut entry = self.lock().remove(&handle).ok_or(RegistryError::Unknown(handle))?;
+        entry.removing.store(true, Ordering::SeqCst);
+        while entry.wait_released(limit.saturating_sub(started.elapsed())) {
+            match Arc::try_unwrap(entry) {
+                Ok(entry) => return Ok(entry.value),
+                // Whoever counted down last is about to drop its pointer.
+                Err(shared) => entry = shared,
+            }
+            std::thread::yield_now();
+        }
+        let holders = entry.holders();
+        entry.removing.store(false, Ordering::SeqCst);
+        self.lock().insert(handle, entry);
+        let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Err(RegistryError::Busy { handle, waited_ms, holders })
+    }
+
+    /// The handles of all models, in no order.
+    pub(super) fn handles(&self) -> Vec<ModelHandle> {
+        self.lock().keys().copied().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ModelHandle, Arc<Entry<T>>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Entry<T> {
+    fn holders(&self) -> Holders {
+        Holders(std::array::from_fn(|holder| self.held[holder].load(Ordering::SeqCst)))
+    }
+
+    fn release(&self, holder: Holder) {
+        self.held[holder as usize].fetch_sub(1, Ordering::SeqCst);
+        if self.removing.load(Ordering::SeqCst) {
+            let (lock, released) = &self.released;
+            drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+            released.notify_all();
+        }
+    }
+
+    /// Whether nobody holds the entry; waits up to `limit` for that.
+    fn wait_released(&self, limit: Duration) -> bool {
+        let (lock, released) = &self.released;
+        let guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(
+            released
+                .wait_timeout_while(guard, limit, |()| !self.holders().is_empty())
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        self.holders().is_empty()
+    }
+}
+
+/// A counted reference to a model. The model stays loaded while it lives.
+#[derive(Debug)]
+pub struct Held<T> {
+    entry: Arc<Entry<T>>,
+    holder: Holder,
+}
+
+impl<T> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.entry.value
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        self.entry.release(self.holder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(5);
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn registry() -> Registry<&'static str> {
+        Registry::new(HandleCounter::global())
+    }
+
+    #[test]
+    fn handles_skip_zero_and_a_taken_one_is_refused() {
+        static COUNTER: HandleCounter = HandleCounter(AtomicU32::new(u32::MAX - 1));
+        let registry = Registry::new(&COUNTER);
+        assert_eq!(registry.add(|handle| handle.get()).unwrap().get(), u32::MAX);
+        let first = registry.add(|handle| handle.get()).unwrap();
+        assert_eq!(first.get(), 1);
+        assert_eq!(*registry.acquire(first, Holder::Query).unwrap(), 1);
+        COUNTER.0.store(0, Ordering::Relaxed);
+        assert_eq!(registry.add(|handle| handle.get()), Err(RegistryError::Duplicate(first)));
+    }
+
+    #[test]
+    fn a_removed_handle_is_unknown() {
+        let registry = registry();
+        let handle = registry.add(|_| "model").unwrap();
+        assert_eq!(registry.remove(handle, SHORT), Ok("model"));
+        let error = registry.acquire(handle, Holder::Build).unwrap_err();
+        assert_eq!(error.to_string(), format!("Invalid model {handle}"));
+        assert_eq!(registry.remove(handle, SHORT), Err(RegistryError::Unknown(handle)));
+    }
+
+    #[test]
+    fn a_held_model_stays_and_its_holders_are_named() {
+        let registry = registry();
+        let handle = registry.add(|_| "model").unwrap();
+        let held = [Holder::Execution, Holder::Build, Holder::Execution]
+            .map(|holder| registry.acquire(handle, holder).unwrap());
+        let error = registry.remove(handle, SHORT).unwrap_err();
+        assert!(error.to_string().ends_with("references held by build 1, execution 2"), "{error}");
+        assert_eq!(*registry.acquire(handle, Holder::Query).unwrap(), "model");
+        drop(held);
+        assert_eq!(registry.remove(handle, SHORT), Ok("model"));
+    }
+
+    #[test]
+    fn the_last_reference_wakes_the_removal() {
+        let registry = registry();
+        let handle = registry.add(|_| "model").unwrap();
+        let held = registry.acquire(handle, Holder::Execution).unwrap();
+        let (started, unlinked) = mpsc::channel();
+        thread::scope(|scope| {
+            let removal = scope.spawn(|| {
+                started.send(()).unwrap();
+                registry.remove(handle, LONG)
+            });
+            unlinked.recv().unwrap();
+            while registry.acquire(handle, Holder::Query).is_ok() {
+                thread::yield_now();
+            }
+            drop(held);
+            assert_eq!(removal.join().unwrap(), Ok("model"));
+        });
+    }
+
+    #[test]
+    fn users_and_removal_race_without_loss() {
+        let registry = registry();
+        let dropped = Arc::new(());
+        for _ in 0..200 {
+            let token = Arc::clone(&dropped);
+            let inner = Registry::new(HandleCounter::global());
+            let handle = inner.add(|_| token).unwrap();
+            thread::scope(|scope| {
+                for holder in [Holder::Build, Holder::Execution] {
+                    let inner = &inner;
+                    scope.spawn(move || while inner.acquire(handle, holder).is_ok() {});
+                }
+                inner.remove(handle, LONG).unwrap();
+            });
+        }
+        assert_eq!(Arc::strong_count(&dropped), 1);
+        assert!(registry.handles().is_empty());
+    }
+}

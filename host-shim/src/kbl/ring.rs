@@ -1,0 +1,264 @@
+//! Descriptor rings of a program's queues.
+//!
+//! ```text
+//!   Template ── all addresses final ──► Ring, written at load
+//!      │
+//!      └─ some in tensors ─► Bundle: places of its tensors ─► Ring, written when first seen, kept in an LRU cache
+//! ```
+//!
+//! A ring is linear: it runs from its start in every execution, because the swap list writes the queue's base anew. It is
+//! filled up to its size with copies of 4 bytes onto themselves, and all of it carries the ring id of the first lap.
+//! A ring never changes once it is written; executions share it by count.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_core::dma::{
+    AddrWord, Barrier, Descriptor, Half, Location, MAX_VRING_DESCRIPTORS, Pair, Placement, RingId, RingIds,
+    RingSize, RxDesc, TemplateError, Transfer, TransferError, TxDesc, resolve_desc,
+};
+use sluice_core::fmap::VarId;
+use sluice_core::mem::{DevAddr, Fault};
+use sluice_core::mmio::QueueId;
+use zerocopy::IntoBytes;
+
+use super::lru::Lru;
+use crate::device::Device;
+use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
+
+/// Ring bases are multiples of this (wire contract).
+const RING_ALIGN_BYTES: u64 = 256;
+
+/// Descriptors that are resolved between two writes to the device; they stay in the first-level cache.
+const BATCH: usize = 256;
+
+/// A template that can't be built.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TemplateFault {
+    /// More descriptors than one half of a ring has.
+    #[error("Descriptor limit reached: {descriptors} descriptors, at most {MAX_VRING_DESCRIPTORS}")]
+    DescriptorLimit {
+        /// Descriptors needed.
+        descriptors: u64,
+    },
+    /// A transfer that descriptors can't express.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+}
+
+/// A ring that can't be written to device memory.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RingFault {
+    /// No memory for it.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
+    /// Device memory could not be reached.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// A symbolic address leaves its variable.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// A symbolic address names a variable that no tensor is bound to.
+    #[error("Failed to find io name for mr {0}")]
+    Unbound(VarId),
+}
+
+/// Descriptors of one queue, addresses in tensors still symbolic.
+#[derive(Debug)]
+pub(super) struct Template {
+    queue: QueueId,
+    tag: UsageTag,
+    pairs: u32,
+    size: RingSize,
+    tx: Box<[TxDesc]>,
+    rx: Box<[RxDesc]>,
+    /// The variables it names, in order of their first use.
+    vars: Box<[VarId]>,
+}
+
+/// Collects the transfers of one queue.
+#[derive(Debug, Default)]
+pub(super) struct TemplateBuilder {
+    tx: Vec<TxDesc>,
+    rx: Vec<RxDesc>,
+    vars: Vec<VarId>,
+}
+
+impl TemplateBuilder {
+    /// Appends a transfer of `bytes`, cut into pairs; `barrier` applies to the last of them.
+    pub(super) fn transfer(
+        &mut self,
+        source: AddrWord,
+        destination: AddrWord,
+        bytes: u64,
+        barrier: Barrier,
+    ) -> Result<(), TemplateFault> {
+        let transfer = Transfer::new(source, destination, bytes, barrier, false)?;
+        let descriptors = self.tx.len() as u64 + u64::from(transfer.descriptors());
+        if descriptors > u64::from(MAX_VRING_DESCRIPTORS) {
+            return Err(TemplateFault::DescriptorLimit { descriptors });
+        }
+        for address in [source, destination] {
+            if let Ok(Location::Symbolic(symbolic)) = address.locate()
+                && !self.vars.contains(&symbolic.var())
+            {
+                self.vars.push(symbolic.var());
+            }
+        }
+        let ids = RingIds { tx: RingId::FIRST, rx: RingId::FIRST };
+        for copy in transfer.chunks() {
+            let pair = Pair::encode(copy, ids);
+            self.tx.push(pair.tx);
+            self.rx.push(pair.rx);
+        }
+        Ok(())
+    }
+
+    /// Ends the template; `None` if it has no transfer. `pad` is a word of device memory that padding copies onto itself.
+    pub(super) fn finish(
+        mut self,
+        queue: QueueId,
+        tag: UsageTag,
+        pad: DevAddr,
+    ) -> Result<Option<Template>, TemplateFault> {
+        let descriptors = self.tx.len() as u64;
+        if descriptors == 0 {
+            return Ok(None);
+        }
+        let limit = TemplateFault::DescriptorLimit { descriptors };
+        let size = RingSize::linear(self.tx.len() as u32).map_err(|_| limit)?;
+        let mut padding = Pair::padding(pad.into());
+        padding.tx.stamp(RingId::FIRST);
+        padding.rx.stamp(RingId::FIRST);
+        self.tx.resize(size.descriptors() as usize, padding.tx);
+        self.rx.resize(size.descriptors() as usize, padding.rx);
+        Ok(Some(Template {
+            queue,
+            tag,
+            pairs: descriptors as u32,
+            size,
+            tx: self.tx.into(),
+            rx: self.rx.into(),
+            vars: self.vars.into(),
+        }))
+    }
+}
+
+impl Template {
+    /// Whether it names variables that are bound per execution.
+    pub(super) fn is_dynamic(&self) -> bool {
+        !self.vars.is_empty()
+    }
+
+    /// Pairs that move data.
+    pub(super) fn pairs(&self) -> u32 {
+        self.pairs
+    }
+
+    /// The queue that runs it.
+    pub(super) fn queue(&self) -> QueueId {
+        self.queue
+    }
+
+    /// Slots per half.
+    pub(super) fn size(&self) -> RingSize {
+        self.size
+    }
+
+    /// Writes both halves, resolved by `place`, to new device memory.
+    pub(super) fn write<D: Device>(
+        &self,
+        device: &D,
+        heap: &Heap,
+        place: impl Fn(VarId) -> Option<Placement>,
+    ) -> Result<Ring, RingFault> {
+        let half = || heap.alloc(self.size.bytes(), RING_ALIGN_BYTES, self.tag);
+        let ring = Ring { size: self.size, tx: half()?, rx: half()? };
+        write_half(device, &self.tx, ring.tx.at(), &place)?;
+        write_half(device, &self.rx, ring.rx.at(), &place)?;
+        Ok(ring)
+    }
+}
+
+fn write_half<D: Device, T: Descriptor>(
+    device: &D,
+    template: &[T],
+    at: DevAddr,
+    place: &impl Fn(VarId) -> Option<Placement>,
+) -> Result<(), RingFault> {
+    let mut resolved: Vec<T> = Vec::with_capacity(BATCH.min(template.len()));
+    let mut at = at;
+    for batch in template.chunks(BATCH) {
+        resolved.clear();
+        resolved.extend_from_slice(batch);
+        for desc in &mut resolved {
+            resolve_desc(desc, |var| place(var).ok_or(RingFault::Unbound(var)))?;
+        }
+        let bytes = resolved.as_bytes();
+        device.write(at, bytes)?;
+        at = at.offset(bytes.len() as u64);
+    }
+    Ok(())
+}
+
+/// A pair of rings in device memory, ready to run.
+#[derive(Debug)]
+pub(super) struct Ring {
+    size: RingSize,
+    tx: DeviceBlock,
+    rx: DeviceBlock,
+}
+
+impl Ring {
+    /// Address of one half.
+    pub(super) fn base(&self, half: Half) -> DevAddr {
+        match half {
+            Half::Tx => self.tx.at(),
+            Half::Rx => self.rx.at(),
+        }
+    }
+
+    /// Slots per half.
+    pub(super) fn size(&self) -> RingSize {
+        self.size
+    }
+}
+
+/// A queue whose ring depends on the tensors bound, and the rings made so far.
+#[derive(Debug)]
+pub(super) struct Bundle {
+    template: Template,
+    /// By the addresses of the template's variables, in its order. A ring depends on nothing else.
+    rings: Mutex<Lru<Box<[DevAddr]>, Ring>>,
+}
+
+impl Bundle {
+    /// A bundle that keeps at most `capacity` rings which no execution uses.
+    pub(super) fn new(template: Template, capacity: usize) -> Self {
+        Self { template, rings: Mutex::new(Lru::new(capacity)) }
+    }
+
+    pub(super) fn template(&self) -> &Template {
+        &self.template
+    }
+
+    /// The ring for tensors that lie at `place`: a kept one, or a new one.
+    pub(super) fn ring<D: Device>(
+        &self,
+        device: &D,
+        heap: &Heap,
+        place: impl Fn(VarId) -> Option<Placement>,
+    ) -> Result<Arc<Ring>, RingFault> {
+        let base = |&var: &VarId| Ok(place(var).ok_or(RingFault::Unbound(var))?.base);
+        let key = self.template.vars.iter().map(base).collect::<Result<Box<[DevAddr]>, RingFault>>()?;
+        if let Some(ring) = self.lock().get(&*key) {
+            return Ok(ring);
+        }
+        // Written outside the lock; if another thread was faster, its ring is used and this one dropped.
+        let ring = Arc::new(self.template.write(device, heap, place)?);
+        Ok(self.lock().insert(key, ring))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lru<Box<[DevAddr]>, Ring>> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
