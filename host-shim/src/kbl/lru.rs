@@ -39,11 +39,6 @@ impl<K: PartialEq, V> Lru<K, V> {
         }
         value
     }
-
-    /// How many values it holds.
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
 }
 
 #[cfg(test)]
@@ -70,7 +65,7 @@ mod tests {
         let mut cache = Lru::new(1);
         cache.insert(1, Arc::new("first"));
         assert_eq!(*cache.insert(1, Arc::new("second")), "first");
-        assert_eq!(cache.len(), 1);
+        assert_eq!(cache.entries.len(), 1);
     }
 
     #[test]
@@ -94,7 +89,7 @@ mod tests {
                 cache.insert(key, Arc::new(key));
                 recent.retain(|&seen| seen != key);
                 recent.insert(0, key);
-                prop_assert_eq!(cache.len(), recent.len().min(capacity));
+                prop_assert_eq!(cache.entries.len(), recent.len().min(capacity));
             }
         }
     }

@@ -1,10 +1,87 @@
-//! The compute-resource build: from a loaded model and two sets of tensors to executions on a device.
+//! The compute-resource build (KBL): from a loaded model and two sets of tensors to executions on a device.
+//!
+//! ```text
+//!   Neff ──Unit::load──► ModelHandle ─┐
+//!   TensorSet (inputs)  ──────────────┼─Unit::build──► Built ─stage─► Staged ─kickoff─► Running ─wait─► Outcome
+//!   TensorSet (outputs) ──────────────┘
+//! ```
+//!
+//! Tensors are bound by name. A program names variables by number; its contract says which of them are inputs and outputs
+//! and what they are called. A build looks each name up in the caller's set of that direction, writes descriptor rings for
+//! the addresses found, and lists the pointers and queue bases that the device has to be given before it starts. The list
+//! goes into the exec ring of each TPB with a request record; a doorbell starts it; notifications say how it ended.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `tensor`, `set` | the caller's bytes, and names for them |
+//! | `contract` | what a program wants bound, and the join |
+//! | `place`, `ring`, `image`, `model` | a program in device memory: variables, rings and templates, one TPB, all TPBs |
+//! | `registry` | models by handle, counted references, removal |
+//! | `build` | rings and swap list for one pair of sets; `lru` keeps both |
+//! | `batch`, `tpb`, `line` | the pairs of one execution; one TPB's queues; executions in ticket order |
+//! | `harvest`, `outcome` | notifications as hostile input, and what they add up to |
+//! | `execution`, `unit` | the states of one execution, and the entry to all of it |
+//! | `work`, `phases` | what reports and traces want to know |
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use sluice_host::device::{Device, heap::Heap};
+//! # use sluice_host::kbl::{LoadOptions, Tensor, TensorSet, Unit, UnitOptions};
+//! # use sluice_host::neff::Neff;
+//! # fn run<D: Device>(device: Arc<D>, neff: &Neff) -> Result<(), Box<dyn std::error::Error>> {
+//! let ram = device.map().ram;
+//! let heap = Heap::new(ram.base, ram.bytes);
+//! let unit = Unit::open(device, heap.clone(), UnitOptions::default())?;
+//! let model = unit.load(neff, &LoadOptions::default())?;
+//!
+//! let (mut inputs, mut outputs) = (TensorSet::new(), TensorSet::new());
+//! let (x, y) = (Tensor::allocate(&heap, 4096)?, Tensor::allocate(&heap, 4096)?);
+//! x.write(&**unit.device(), 0, &[1; 4096])?;
+//! inputs.add("x", x)?;
+//! outputs.add("y", y)?;
+//!
+//! let built = unit.build(model, &inputs, &outputs)?;
+//! let outcome = unit.stage(&built)?.kickoff()?.wait()?;
+//! println!("{} took {:?} cycles", outcome.ticket, outcome.tpbs[0].duration_cycles());
+//! # Ok(())
+//! # }
+//! ```
 
+mod batch;
+mod build;
+mod contract;
+mod error;
+mod execution;
+mod harvest;
+mod image;
+mod line;
 mod lru;
+mod model;
+mod outcome;
+mod phases;
+mod place;
 mod registry;
+mod ring;
 mod set;
+mod stream;
 mod tensor;
+mod tpb;
+mod unit;
+mod work;
 
+pub use build::{BuildError, Built, PatchedSlot};
+pub use contract::{Found, Offender};
+pub use error::LoadError;
+pub use execution::{KickoffError, Running, Staged, Timeout, WaitError};
+pub use line::{DeviceError, StageError};
+pub use model::{BuildCounts, LoadOptions, Model, Wanted};
+pub use outcome::{EngineTimes, ExecFault, Outcome, TpbOutcome};
+pub use phases::{Phase, PhaseLog, Span};
 pub use registry::{Held, Holder, Holders, ModelHandle, RegistryError};
-pub use set::{SetError, TensorSet};
+pub use ring::{BuildFault, TemplateFault};
+pub use set::TensorSet;
+pub use stream::{EngineState, Received};
 pub use tensor::{Tensor, TensorError};
+pub use tpb::{BringUpError, ImpossibleCount};
+pub use unit::{OpenError, Unit, UnitOptions, UnloadError};
+pub use work::{EngineReport, Executability, WorkItem};

@@ -145,13 +145,13 @@ mod tests {
 
     #[test]
     fn spans_are_nanoseconds_of_the_device() {
-        let (log, clock) = (PhaseLog::new(2), Ticks(AtomicU64::new(1 << 60)));
+        let (log, clock) = (PhaseLog::new(2), Ticks(AtomicU64::new(1 << 59)));
         log.start(&clock, Phase::Build).end(None);
         log.start(&clock, Phase::Wait).end(Some(7));
         let _dropped = log.start(&clock, Phase::Load);
         log.start(&clock, Phase::Wait).end(Some(8));
         let (spans, omitted) = log.take();
-        let base = (1u64 << 60) * 20;
+        let base = (1u64 << 59) * 20;
         assert_eq!(
             spans,
             [

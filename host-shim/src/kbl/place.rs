@@ -11,6 +11,8 @@
 //! One block per tag and program. Inputs and outputs have no place until tensors are bound; state buffers and lists never
 //! have one in device memory.
 
+use std::sync::Arc;
+
 use sluice_core::dma::{AddrWord, Placement, TemplateAddr};
 use sluice_core::fmap::VarId;
 use sluice_core::mem::DevAddr;
@@ -24,10 +26,10 @@ use crate::neff::{Backing, Program, Var, VarKind};
 pub(super) const POINTER_BYTES: u64 = 8;
 
 /// A pointer in device memory whose target is bound per execution.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct IoPointer {
-    /// The pointer or pointer table it belongs to.
-    pub(super) owner: VarId,
+    /// Name of the pointer or pointer table it belongs to.
+    pub(super) owner: Arc<str>,
     /// Its row, if that is a table.
     pub(super) row: Option<u32>,
     /// Where it lies.
@@ -72,10 +74,7 @@ impl Arena {
 }
 
 /// The scratchpad that all programs of a model share; `None` if they need none.
-pub(super) fn shared_scratchpad(
-    programs: &[Program],
-    heap: &Heap,
-) -> Result<Option<DeviceBlock>, LoadError> {
+pub(super) fn shared_scratchpad(programs: &[Program], heap: &Heap) -> Result<Option<DeviceBlock>, LoadError> {
     let mut arena = Arena::new(UsageTag::Scratchpad);
     for var in programs.iter().flat_map(|program| &program.vars) {
         if let VarKind::Virtual { offset_bytes, backing } = var.kind
@@ -96,11 +95,7 @@ fn is_shared(backing: Backing) -> bool {
 }
 
 fn too_large(var: &Var) -> LoadError {
-    LoadError::TooLarge {
-        name: var.name.clone(),
-        bytes: var.size_bytes,
-        align_bytes: var.alignment_bytes,
-    }
+    LoadError::TooLarge { name: var.name.clone(), bytes: var.size_bytes, align_bytes: var.alignment_bytes }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +131,11 @@ impl Places {
     const WORDS_BYTES: u64 = 64;
 
     /// Gives every variable of `program` its place.
-    pub(super) fn new(program: &Program, heap: &Heap, shared: Option<&DeviceBlock>) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        program: &Program,
+        heap: &Heap,
+        shared: Option<&DeviceBlock>,
+    ) -> Result<Self, LoadError> {
         let mut weights = Arena::new(UsageTag::Weight);
         let mut scratch = Arena::new(UsageTag::ScratchpadNotShared);
         let mut cells = Arena::new(UsageTag::Generic);
@@ -193,14 +192,15 @@ impl Places {
     /// Writes file contents and the pointers whose targets lie fast.
     pub(super) fn write<D: Device>(&self, program: &Program, device: &D) -> Result<(), LoadError> {
         device.write(self.words, &[0; Self::WORDS_BYTES as usize])?;
+        let write = |at, bytes: &[u8]| if bytes.is_empty() { Ok(()) } else { device.write(at, bytes) };
         for (var, place) in program.vars.iter().zip(&self.places) {
             let Place::At(Placement { base, .. }) = *place else { continue };
             match &var.kind {
-                VarKind::File { content } => device.write(base, content)?,
-                VarKind::Pointer { target } => device.write(base, &self.pointer_to(program, *target)?)?,
+                VarKind::File { content } => write(base, content)?,
+                VarKind::Pointer { target } => write(base, &self.pointer_to(program, *target)?)?,
                 VarKind::PointerTable { rows } => {
                     let rows = rows.iter().map(|&row| self.pointer_to(program, row));
-                    device.write(base, &rows.collect::<Result<Vec<_>, _>>()?.concat())?;
+                    write(base, &rows.collect::<Result<Vec<_>, _>>()?.concat())?;
                 }
                 _ => {}
             }
@@ -209,7 +209,11 @@ impl Places {
     }
 
     /// The bytes of a pointer to `target`; null for a tensor, which is put in per execution.
-    fn pointer_to(&self, program: &Program, target: VarId) -> Result<[u8; POINTER_BYTES as usize], LoadError> {
+    fn pointer_to(
+        &self,
+        program: &Program,
+        target: VarId,
+    ) -> Result<[u8; POINTER_BYTES as usize], LoadError> {
         match self.places[target.0 as usize] {
             Place::Tensor => Ok([0; POINTER_BYTES as usize]),
             Place::At(place) => Ok(place.base.0.to_le_bytes()),
@@ -222,15 +226,18 @@ impl Places {
         let mut found = Vec::new();
         for (var, place) in program.vars.iter().zip(&self.places) {
             let Place::At(Placement { base, .. }) = *place else { continue };
+            let owner: Arc<str> = Arc::from(&*var.name);
             match &var.kind {
                 VarKind::Pointer { target } if is_io(target) => {
-                    found.push(IoPointer { owner: var.id, row: None, at: base, target: *target });
+                    found.push(IoPointer { owner, row: None, at: base, target: *target });
                 }
                 VarKind::PointerTable { rows } => {
-                    found.extend(rows.iter().enumerate().filter(|(_, row)| is_io(row)).map(|(row, &target)| {
-                        let at = base.offset(POINTER_BYTES * row as u64);
-                        IoPointer { owner: var.id, row: Some(row as u32), at, target }
-                    }));
+                    found.extend(rows.iter().enumerate().filter(|(_, row)| is_io(row)).map(
+                        |(row, &target)| {
+                            let at = base.offset(POINTER_BYTES * row as u64);
+                            IoPointer { owner: Arc::clone(&owner), row: Some(row as u32), at, target }
+                        },
+                    ));
                 }
                 _ => {}
             }

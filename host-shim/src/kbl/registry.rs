@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sluice_core::exec::NrtStatus;
+
 /// Number of a loaded model: unique in the process until 2^32 − 1 models were loaded, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ModelHandle(NonZeroU32);
@@ -142,6 +144,16 @@ pub enum RegistryError {
     },
 }
 
+impl RegistryError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Unknown(_) | Self::Duplicate(_) => NrtStatus::INVALID_HANDLE,
+            Self::Busy { .. } => NrtStatus::TIMEOUT,
+        }
+    }
+}
+
 /// The models of one unit.
 #[derive(Debug)]
 pub(super) struct Registry<T> {
@@ -163,11 +175,11 @@ impl<T> Registry<T> {
         Self { handles, entries: Mutex::new(HashMap::new()) }
     }
 
-    /// Enters the value that `make` returns for its new handle.
-    pub(super) fn add(&self, make: impl FnOnce(ModelHandle) -> T) -> Result<ModelHandle, RegistryError> {
+    /// Enters `value` under a new handle.
+    pub(super) fn add(&self, value: T) -> Result<ModelHandle, RegistryError> {
         let handle = self.handles.next();
         let entry = Arc::new(Entry {
-            value: make(handle),
+            value,
             held: Default::default(),
             removing: AtomicBool::new(false),
             released: Default::default(),
@@ -209,11 +221,6 @@ impl<T> Registry<T> {
         self.lock().insert(handle, entry);
         let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Err(RegistryError::Busy { handle, waited_ms, holders })
-    }
-
-    /// The handles of all models, in no order.
-    pub(super) fn handles(&self) -> Vec<ModelHandle> {
-        self.lock().keys().copied().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ModelHandle, Arc<Entry<T>>>> {
@@ -287,18 +294,18 @@ mod tests {
     fn handles_skip_zero_and_a_taken_one_is_refused() {
         static COUNTER: HandleCounter = HandleCounter(AtomicU32::new(u32::MAX - 1));
         let registry = Registry::new(&COUNTER);
-        assert_eq!(registry.add(|handle| handle.get()).unwrap().get(), u32::MAX);
-        let first = registry.add(|handle| handle.get()).unwrap();
+        assert_eq!(registry.add("last").unwrap().get(), u32::MAX);
+        let first = registry.add("first").unwrap();
         assert_eq!(first.get(), 1);
-        assert_eq!(*registry.acquire(first, Holder::Query).unwrap(), 1);
         COUNTER.0.store(0, Ordering::Relaxed);
-        assert_eq!(registry.add(|handle| handle.get()), Err(RegistryError::Duplicate(first)));
+        assert_eq!(registry.add("again"), Err(RegistryError::Duplicate(first)));
+        assert_eq!(*registry.acquire(first, Holder::Query).unwrap(), "first");
     }
 
     #[test]
     fn a_removed_handle_is_unknown() {
         let registry = registry();
-        let handle = registry.add(|_| "model").unwrap();
+        let handle = registry.add("model").unwrap();
         assert_eq!(registry.remove(handle, SHORT), Ok("model"));
         let error = registry.acquire(handle, Holder::Build).unwrap_err();
         assert_eq!(error.to_string(), format!("Invalid model {handle}"));
@@ -308,7 +315,7 @@ mod tests {
     #[test]
     fn a_held_model_stays_and_its_holders_are_named() {
         let registry = registry();
-        let handle = registry.add(|_| "model").unwrap();
+        let handle = registry.add("model").unwrap();
         let held = [Holder::Execution, Holder::Build, Holder::Execution]
             .map(|holder| registry.acquire(handle, holder).unwrap());
         let error = registry.remove(handle, SHORT).unwrap_err();
@@ -321,7 +328,7 @@ mod tests {
     #[test]
     fn the_last_reference_wakes_the_removal() {
         let registry = registry();
-        let handle = registry.add(|_| "model").unwrap();
+        let handle = registry.add("model").unwrap();
         let held = registry.acquire(handle, Holder::Execution).unwrap();
         let (started, unlinked) = mpsc::channel();
         thread::scope(|scope| {
@@ -340,12 +347,11 @@ mod tests {
 
     #[test]
     fn users_and_removal_race_without_loss() {
-        let registry = registry();
         let dropped = Arc::new(());
         for _ in 0..200 {
             let token = Arc::clone(&dropped);
             let inner = Registry::new(HandleCounter::global());
-            let handle = inner.add(|_| token).unwrap();
+            let handle = inner.add(token).unwrap();
             thread::scope(|scope| {
                 for holder in [Holder::Build, Holder::Execution] {
                     let inner = &inner;
@@ -355,6 +361,5 @@ mod tests {
             });
         }
         assert_eq!(Arc::strong_count(&dropped), 1);
-        assert!(registry.handles().is_empty());
     }
 }

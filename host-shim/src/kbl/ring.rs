@@ -13,20 +13,19 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_core::dma::{
-    AddrWord, Barrier, Descriptor, Half, Location, MAX_VRING_DESCRIPTORS, Pair, Placement, RingId, RingIds,
-    RingSize, RxDesc, TemplateError, Transfer, TransferError, TxDesc, resolve_desc,
+    AddrWord, Barrier, Descriptor, Location, MAX_VRING_DESCRIPTORS, Pair, Placement, RING_ALIGN_BYTES,
+    RingId, RingIds, RingSize, RxDesc, SwapFull, TemplateError, Transfer, TransferError, TxDesc,
+    resolve_desc,
 };
+use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::VarId;
 use sluice_core::mem::{DevAddr, Fault};
-use sluice_core::mmio::QueueId;
+use sluice_core::mmio::{Half, QueueId};
 use zerocopy::IntoBytes;
 
 use super::lru::Lru;
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
-
-/// Ring bases are multiples of this (wire contract).
-const RING_ALIGN_BYTES: u64 = 256;
 
 /// Descriptors that are resolved between two writes to the device; they stay in the first-level cache.
 const BATCH: usize = 256;
@@ -45,9 +44,21 @@ pub enum TemplateFault {
     Transfer(#[from] TransferError),
 }
 
-/// A ring that can't be written to device memory.
+impl TemplateFault {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::DescriptorLimit { .. } | Self::Transfer(TransferError::TooManyDescriptors { .. }) => {
+                NrtStatus::QUEUE_FULL
+            }
+            Self::Transfer(_) => NrtStatus::INVALID,
+        }
+    }
+}
+
+/// A ring or a swap list that can't be made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RingFault {
+pub enum BuildFault {
     /// No memory for it.
     #[error(transparent)]
     Heap(#[from] HeapError),
@@ -60,6 +71,20 @@ pub enum RingFault {
     /// A symbolic address names a variable that no tensor is bound to.
     #[error("Failed to find io name for mr {0}")]
     Unbound(VarId),
+    /// A swap list longer than counted at load.
+    #[error(transparent)]
+    Swaps(#[from] SwapFull),
+}
+
+impl BuildFault {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Heap(_) => NrtStatus::RESOURCE,
+            Self::Template(_) => NrtStatus::INVALID,
+            Self::Fault(_) | Self::Unbound(_) | Self::Swaps(_) => NrtStatus::FAILURE,
+        }
+    }
 }
 
 /// Descriptors of one queue, addresses in tensors still symbolic.
@@ -67,7 +92,6 @@ pub enum RingFault {
 pub(super) struct Template {
     queue: QueueId,
     tag: UsageTag,
-    pairs: u32,
     size: RingSize,
     tx: Box<[TxDesc]>,
     rx: Box<[RxDesc]>,
@@ -134,7 +158,6 @@ impl TemplateBuilder {
         Ok(Some(Template {
             queue,
             tag,
-            pairs: descriptors as u32,
             size,
             tx: self.tx.into(),
             rx: self.rx.into(),
@@ -149,19 +172,9 @@ impl Template {
         !self.vars.is_empty()
     }
 
-    /// Pairs that move data.
-    pub(super) fn pairs(&self) -> u32 {
-        self.pairs
-    }
-
     /// The queue that runs it.
     pub(super) fn queue(&self) -> QueueId {
         self.queue
-    }
-
-    /// Slots per half.
-    pub(super) fn size(&self) -> RingSize {
-        self.size
     }
 
     /// Writes both halves, resolved by `place`, to new device memory.
@@ -170,7 +183,7 @@ impl Template {
         device: &D,
         heap: &Heap,
         place: impl Fn(VarId) -> Option<Placement>,
-    ) -> Result<Ring, RingFault> {
+    ) -> Result<Ring, BuildFault> {
         let half = || heap.alloc(self.size.bytes(), RING_ALIGN_BYTES, self.tag);
         let ring = Ring { size: self.size, tx: half()?, rx: half()? };
         write_half(device, &self.tx, ring.tx.at(), &place)?;
@@ -184,14 +197,14 @@ fn write_half<D: Device, T: Descriptor>(
     template: &[T],
     at: DevAddr,
     place: &impl Fn(VarId) -> Option<Placement>,
-) -> Result<(), RingFault> {
+) -> Result<(), BuildFault> {
     let mut resolved: Vec<T> = Vec::with_capacity(BATCH.min(template.len()));
     let mut at = at;
     for batch in template.chunks(BATCH) {
         resolved.clear();
         resolved.extend_from_slice(batch);
         for desc in &mut resolved {
-            resolve_desc(desc, |var| place(var).ok_or(RingFault::Unbound(var)))?;
+            resolve_desc(desc, |var| place(var).ok_or(BuildFault::Unbound(var)))?;
         }
         let bytes = resolved.as_bytes();
         device.write(at, bytes)?;
@@ -247,9 +260,9 @@ impl Bundle {
         device: &D,
         heap: &Heap,
         place: impl Fn(VarId) -> Option<Placement>,
-    ) -> Result<Arc<Ring>, RingFault> {
-        let base = |&var: &VarId| Ok(place(var).ok_or(RingFault::Unbound(var))?.base);
-        let key = self.template.vars.iter().map(base).collect::<Result<Box<[DevAddr]>, RingFault>>()?;
+    ) -> Result<Arc<Ring>, BuildFault> {
+        let base = |&var: &VarId| Ok(place(var).ok_or(BuildFault::Unbound(var))?.base);
+        let key = self.template.vars.iter().map(base).collect::<Result<Box<[DevAddr]>, BuildFault>>()?;
         if let Some(ring) = self.lock().get(&*key) {
             return Ok(ring);
         }

@@ -8,11 +8,25 @@
 //! A build looks at a set through its [`Snapshot`]. As long as neither the set nor any tensor of the process has moved,
 //! every snapshot is the same shared one, and its [`SetKey`] alone says that all addresses are as before.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluice_core::fmap::{Entry, InsertError, NameTable, Slot, SlotPair};
+
 use super::tensor::{StorageGeneration, Tensor, View};
+
+/// A name table on the heap, of a capacity chosen at run time.
+pub(super) type Table<T> = NameTable<T, (Box<[Entry<T>]>, Box<[SlotPair]>)>;
+
+/// An empty table with room for `capacity` names.
+pub(super) fn table<T: Copy>(capacity: usize) -> Table<T> {
+    let entries = vec![Entry::EMPTY; capacity].into_boxed_slice();
+    NameTable::with_room((entries, vec![[Slot::EMPTY; 2]; capacity].into_boxed_slice()))
+}
+
+/// A tensor's place among those of its set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place(u32);
 
 /// Which content of which set. Two snapshots with the same key hold the same addresses under the same names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -33,17 +47,11 @@ impl Snapshot {
     pub(super) fn key(&self) -> SetKey {
         self.key
     }
-}
 
-/// A name that a set can't take.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SetError {
-    /// Names have 1 to 255 bytes.
-    #[error("tensor name of {bytes} bytes, want 1 to {}", TensorSet::MAX_NAME_BYTES)]
-    Name {
-        /// Length of the name.
-        bytes: usize,
-    },
+    /// The tensor at a place of the set that this is a snapshot of.
+    pub(super) fn view(&self, place: Place) -> &View {
+        &self.views[place.0 as usize]
+    }
 }
 
 /// Tensors by name, for the inputs or for the outputs of an execution. Dropping a set does not free its tensors.
@@ -51,29 +59,33 @@ pub enum SetError {
 pub struct TensorSet {
     id: u64,
     generation: u64,
-    /// Name → place in `tensors`.
-    names: HashMap<Box<str>, usize>,
+    places: Table<Place>,
     tensors: Vec<Tensor>,
     latest: Mutex<Option<Arc<Snapshot>>>,
 }
 
 impl Default for TensorSet {
     fn default() -> Self {
-        Self::new()
+        Self::with_capacity(Self::DEFAULT_CAPACITY)
     }
 }
 
 impl TensorSet {
-    /// Longest name.
-    pub const MAX_NAME_BYTES: usize = 255;
+    /// Names that a set has room for unless it says otherwise.
+    pub const DEFAULT_CAPACITY: usize = 512;
 
-    /// An empty set.
+    /// An empty set with room for [`DEFAULT_CAPACITY`](TensorSet::DEFAULT_CAPACITY) names.
     pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty set with room for `capacity` names.
+    pub fn with_capacity(capacity: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             generation: 0,
-            names: HashMap::new(),
+            places: table(capacity),
             tensors: Vec::new(),
             latest: Mutex::new(None),
         }
@@ -82,26 +94,23 @@ impl TensorSet {
     /// Enters `tensor` under `name`; an earlier tensor of that name is replaced.
     ///
     /// # Errors
-    /// An empty name, or one of more than 255 bytes.
-    pub fn add(&mut self, name: &str, tensor: Tensor) -> Result<(), SetError> {
-        if name.is_empty() || name.len() > Self::MAX_NAME_BYTES {
-            return Err(SetError::Name { bytes: name.len() });
-        }
-        self.generation += 1;
-        *self.latest.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        match self.names.get(name) {
-            Some(&place) => self.tensors[place] = tensor,
+    /// A name of more than 255 bytes, or one more name than there is room for. The set is as it was then.
+    pub fn add(&mut self, name: &str, tensor: Tensor) -> Result<(), InsertError> {
+        match self.places.get(name.as_bytes()) {
+            Some(place) => self.tensors[place.0 as usize] = tensor,
             None => {
-                self.names.insert(name.into(), self.tensors.len());
+                self.places.insert(name.as_bytes(), Place(self.tensors.len() as u32))?;
                 self.tensors.push(tensor);
             }
         }
+        self.generation += 1;
+        *self.latest.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(())
     }
 
     /// The tensor of that name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.names.get(name).map(|&place| &self.tensors[place])
+        self.places.get(name.as_bytes()).map(|place| &self.tensors[place.0 as usize])
     }
 
     /// How many tensors it holds.
@@ -114,9 +123,9 @@ impl TensorSet {
         self.tensors.is_empty()
     }
 
-    /// The names, in no order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.keys().map(|name| &**name)
+    /// Names and the places of their tensors in a snapshot.
+    pub(super) fn places(&self) -> &Table<Place> {
+        &self.places
     }
 
     /// The set's tensors resolved to where they are now.
@@ -135,11 +144,6 @@ impl TensorSet {
             }
         }
     }
-
-    /// The tensor of that name as `snapshot`, which has to be this set's own, has it.
-    pub(super) fn view<'a>(&self, snapshot: &'a Snapshot, name: &str) -> Option<&'a View> {
-        self.names.get(name).map(|&place| &snapshot.views[place])
-    }
 }
 
 #[cfg(test)]
@@ -153,6 +157,10 @@ mod tests {
         Heap::new(DevAddr(0x1_0000), 1 << 20)
     }
 
+    fn at(set: &TensorSet, snapshot: &Snapshot, name: &str) -> DevAddr {
+        snapshot.view(set.places().get(name.as_bytes()).unwrap()).at()
+    }
+
     #[test]
     fn the_same_name_replaces_and_a_snapshot_keeps_what_it_saw() {
         let heap = heap();
@@ -161,12 +169,12 @@ mod tests {
         set.add("x", a.clone()).unwrap();
         let before = set.snapshot();
         assert!(Arc::ptr_eq(&before, &set.snapshot()));
-        assert_eq!(set.view(&before, "x").unwrap().at(), a.at());
         set.add("x", b.clone()).unwrap();
         let after = set.snapshot();
         assert_ne!(before.key(), after.key());
-        assert_eq!((set.view(&after, "x").unwrap().at(), set.len()), (b.at(), 1));
-        assert!(set.view(&after, "y").is_none() && set.get("y").is_none());
+        assert_eq!((at(&set, &before, "x"), at(&set, &after, "x"), set.len()), (a.at(), b.at(), 1));
+        assert_eq!(set.get("x").unwrap().at(), b.at());
+        assert!(set.get("y").is_none());
     }
 
     #[test]
@@ -181,8 +189,7 @@ mod tests {
         a.attach(&b);
         let after = set.snapshot();
         assert_ne!(before.key(), after.key());
-        let view = set.view(&after, "x").unwrap();
-        assert_eq!((view.at(), view.size_bytes()), (b.at(), 128));
+        assert_eq!(at(&set, &after, "x"), b.at());
     }
 
     #[test]
@@ -199,13 +206,17 @@ mod tests {
     }
 
     #[test]
-    fn names_have_1_to_255_bytes() {
-        let (heap, mut set) = (heap(), TensorSet::new());
+    fn a_refused_name_changes_nothing() {
+        let (heap, mut set) = (heap(), TensorSet::with_capacity(1));
         let tensor = Tensor::allocate(&heap, 64).unwrap();
-        for bytes in [0, 256] {
-            assert_eq!(set.add(&"n".repeat(bytes), tensor.clone()), Err(SetError::Name { bytes }));
-        }
-        set.add(&"n".repeat(255), tensor).unwrap();
-        assert_eq!(set.names().next().map(str::len), Some(255));
+        set.add("x", tensor.clone()).unwrap();
+        let key = set.snapshot().key();
+        let full = set.add("y", tensor.clone()).unwrap_err();
+        assert_eq!(full.to_string(), "table full: 1 of 1 names");
+        let long = set.add(&"n".repeat(256), tensor.clone()).unwrap_err();
+        assert_eq!(long.to_string(), "name of 256 bytes exceeds 255");
+        assert_eq!((set.len(), set.snapshot().key()), (1, key));
+        set.add("x", tensor).unwrap();
+        assert_ne!(set.snapshot().key(), key);
     }
 }

@@ -1,0 +1,124 @@
+//! The exec-ring batch of one execution on one TPB.
+//!
+//! ```text
+//!   swap pairs …                        pointers, table rows, queue bases (see `build`)
+//!   request      52 bytes ─► control page
+//!   increment     4 bytes ─► control page, behind the request
+//!   sequence      4 bytes ─► the word that the prologue queue copies on
+//!   start queue   4 bytes ─► RX tail increment of queue 14     DMB: all before it is complete
+//!                 4 bytes ─► TX tail increment of queue 14
+//!   start event   4 bytes ─► event 0                           DMB: all before it is complete
+//! ```
+//!
+//! What differs between two executions lies in a request slot, 64 bytes of device memory per execution in flight:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0x00 | 52 | execution request |
+//! | 0x34 | 4 | increment word: 0, no collectives |
+//! | 0x38 | 4 | sequence word: low half of the ticket |
+
+use sluice_core::dma::{Barrier, ChunkLen, CopySpec, Descriptor, Pair, RingIds, RxDesc, Slots, TxDesc};
+use sluice_core::exec::{ExecRequest, INCREMENT_OFFSET_BYTES};
+use sluice_core::mem::{DevAddr, Fault};
+use sluice_core::mmio::{EventId, Half, QueueId, QueueRegister, TpbRegisters};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::device::Device;
+
+/// Pairs behind the swap pairs.
+pub(super) const PROLOGUE_PAIRS: usize = 6;
+
+/// Most pairs of a batch (KBL facts, adding a request to the queue).
+pub(super) const MAX_BATCH_PAIRS: u32 = 0x1000;
+
+/// Bytes of a request slot.
+pub(super) const SLOT_BYTES: u64 = 64;
+
+const SEQUENCE_OFFSET_BYTES: u64 = 0x38;
+
+/// The content of a request slot.
+pub(super) fn slot_bytes(request: &ExecRequest, ticket: u64) -> [u8; SLOT_BYTES as usize] {
+    let mut bytes = [0; SLOT_BYTES as usize];
+    let request = request.as_bytes();
+    bytes[..request.len()].copy_from_slice(request);
+    let sequence = SEQUENCE_OFFSET_BYTES as usize;
+    bytes[sequence..][..4].copy_from_slice(&(ticket as u32).to_le_bytes());
+    bytes
+}
+
+/// What the prologue of a batch refers to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prologue {
+    /// Registers of the TPB.
+    pub(super) registers: TpbRegisters,
+    /// The execution's request slot.
+    pub(super) slot: DevAddr,
+    /// A word that holds 1.
+    pub(super) one: DevAddr,
+    /// The word that the prologue queue copies on.
+    pub(super) sequence: DevAddr,
+}
+
+impl Prologue {
+    /// The pairs, in order, not yet placed in a ring.
+    pub(super) fn pairs(&self) -> [Pair; PROLOGUE_PAIRS] {
+        let Self { registers, slot, one, sequence } = *self;
+        let request = registers.request();
+        let tail =
+            |half| registers.queue_bank(half, QueueId::PROLOGUE).register(QueueRegister::TailIncrement);
+        let copy = |source: DevAddr, destination: DevAddr, len, barrier| {
+            let copy = CopySpec {
+                source: source.into(),
+                destination: destination.into(),
+                len,
+                barrier,
+                completion: false,
+            };
+            Pair::encode(copy, RingIds::UNPLACED)
+        };
+        let word = |source, destination, barrier| copy(source, destination, ChunkLen::WORD, barrier);
+        [
+            copy(slot, request, REQUEST_LEN, Barrier::None),
+            word(slot.offset(INCREMENT_OFFSET_BYTES), request.offset(INCREMENT_OFFSET_BYTES), Barrier::None),
+            word(slot.offset(SEQUENCE_OFFSET_BYTES), sequence, Barrier::None),
+            word(one, tail(Half::Rx), Barrier::Dmb),
+            word(one, tail(Half::Tx), Barrier::None),
+            word(one, registers.event(EventId::START), Barrier::Dmb),
+        ]
+    }
+}
+
+/// The request without the word behind it.
+const REQUEST_LEN: ChunkLen = match ChunkLen::new(INCREMENT_OFFSET_BYTES) {
+    Ok(len) => len,
+    Err(_) => panic!("a request is 1 to 65,536 bytes"),
+};
+
+/// Writes descriptors to the slots that were handed out for them, stamped with the lap of their slots.
+pub(super) fn place<D: Device, T: Descriptor + IntoBytes + Immutable>(
+    device: &D,
+    ring: DevAddr,
+    slots: &Slots,
+    descriptors: impl Iterator<Item = T>,
+) -> Result<(), Fault> {
+    let mut descriptors = descriptors;
+    for run in slots.runs() {
+        let mut piece: Vec<T> = descriptors.by_ref().take(run.count as usize).collect();
+        for descriptor in &mut piece {
+            descriptor.stamp(run.ring_id);
+        }
+        device.write(ring.offset(u64::from(run.index) * size_of::<T>() as u64), piece.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The TX half of a batch.
+pub(super) fn tx<'a>(swaps: &'a [TxDesc], prologue: &'a [Pair]) -> impl Iterator<Item = TxDesc> + 'a {
+    swaps.iter().copied().chain(prologue.iter().map(|pair| pair.tx))
+}
+
+/// The RX half of a batch.
+pub(super) fn rx<'a>(swaps: &'a [RxDesc], prologue: &'a [Pair]) -> impl Iterator<Item = RxDesc> + 'a {
+    swaps.iter().copied().chain(prologue.iter().map(|pair| pair.rx))
+}

@@ -1,0 +1,291 @@
+//! The build of one execution: a model's programs joined with the caller's tensors.
+//!
+//! ```text
+//!   keys of both sets ──► kept build? ──────────────────────────────────────────────► Built      hit
+//!                            └ no ─► join by name ─► rings ─► swap list, blob ─► keep ─┘          miss
+//! ```
+//!
+//! The swap list is what the exec ring runs before the programs start. Its order, and where its barriers stand:
+//!
+//! | pairs | barrier |
+//! |---|---|
+//! | pointer cells, pointer-table rows | |
+//! | queue bases: TX low, high, length, then RX; queues that depend on tensors before the others, the prologue's last | on the last pair, the one that the program's architecture prefers: the prologue's queue is complete before it is started |
+//! | request, increment, sequence word, tail increments, start event (see `batch`) | DMB on the first tail increment and on the event |
+//!
+//! Everything that a build allocates has an owner from its first byte; a build that fails half-way leaves nothing behind.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sluice_core::dma::{Placement, RxDesc, SwapEncoder, TxDesc};
+use sluice_core::exec::NrtStatus;
+use sluice_core::fmap::Direction;
+use sluice_core::mem::{DevAddr, Fault};
+use sluice_core::mmio::QueueRegister;
+use zerocopy::little_endian::U64;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::contract::{Bindings, Offender, Sets};
+use super::image::{Patched, TpbImage};
+use super::model::Model;
+use super::registry::{ModelHandle, RegistryError};
+use super::ring::{BuildFault, Ring};
+use super::set::{SetKey, Snapshot, TensorSet};
+use crate::device::Device;
+use crate::device::heap::{DeviceBlock, Heap, UsageTag};
+
+/// A build that can't be made. Nothing of it stays on the device.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BuildError {
+    /// No such model.
+    #[error(transparent)]
+    Model(#[from] RegistryError),
+    /// Tensors that are missing, too small, or on another device: all of them.
+    #[error("{}", .0.iter().map(Offender::to_string).collect::<Vec<_>>().join("; "))]
+    Tensors(Vec<Offender>),
+    /// Rings could not be built.
+    #[error("Failed to build dma rings for io: {0}")]
+    Rings(BuildFault),
+    /// The swap list could not be built.
+    #[error("Failed to build ioq switching descriptors: {0}")]
+    Swaps(BuildFault),
+}
+
+impl BuildError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Model(error) => error.status(),
+            Self::Tensors(_) => NrtStatus::INVALID,
+            Self::Rings(fault) | Self::Swaps(fault) => fault.status(),
+        }
+    }
+}
+
+/// Which tensors a build is for: the content of both sets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BuildKey {
+    inputs: SetKey,
+    outputs: SetKey,
+}
+
+/// What one TPB runs before its programs start.
+#[derive(Debug)]
+pub(super) struct TpbBuild {
+    bindings: Bindings,
+    rings: Vec<Arc<Ring>>,
+    _blob: Option<DeviceBlock>,
+    /// Swap pairs, not yet placed in a ring.
+    pub(super) tx: Box<[TxDesc]>,
+    pub(super) rx: Box<[RxDesc]>,
+}
+
+impl TpbBuild {
+    fn new<D: Device>(
+        image: &TpbImage,
+        bindings: Bindings,
+        device: &D,
+        heap: &Heap,
+    ) -> Result<Self, BuildError> {
+        let rings = image.rings(device, heap, &bindings).map_err(BuildError::Rings)?;
+        let (blob, tx, rx) = swap_list(image, &bindings, &rings, device, heap).map_err(BuildError::Swaps)?;
+        Ok(Self { bindings, rings, _blob: blob, tx, rx })
+    }
+}
+
+type SwapList = (Option<DeviceBlock>, Box<[TxDesc]>, Box<[RxDesc]>);
+
+fn swap_list<D: Device>(
+    image: &TpbImage,
+    bindings: &Bindings,
+    rings: &[Arc<Ring>],
+    device: &D,
+    heap: &Heap,
+) -> Result<SwapList, BuildFault> {
+    let pairs = image.swap_pairs();
+    if pairs == 0 {
+        return Ok((None, Box::default(), Box::default()));
+    }
+    let mut tx = vec![TxDesc::new_zeroed(); pairs].into_boxed_slice();
+    let mut rx = vec![RxDesc::new_zeroed(); pairs].into_boxed_slice();
+    let mut values = vec![U64::ZERO; pairs];
+    let bytes = SwapEncoder::BLOB_STRIDE_BYTES * pairs as u64;
+    let blob = heap.alloc(bytes, SwapEncoder::BLOB_STRIDE_BYTES, UsageTag::Generic)?;
+    let mut encoder = SwapEncoder::new(blob.at(), &mut values, &mut tx, &mut rx);
+    for swap in image.swaps(bindings, rings) {
+        encoder.push(swap?.1)?;
+    }
+    encoder.finish(image.barrier());
+    device.write(blob.at(), values.as_bytes())?;
+    Ok((Some(blob), tx, rx))
+}
+
+/// What a build consists of, shared by all executions with the same tensors.
+#[derive(Debug)]
+pub(super) struct BuildData {
+    /// One per program, in the order of the model's images.
+    pub(super) tpbs: Vec<TpbBuild>,
+    extra: Vec<(Direction, String)>,
+}
+
+impl BuildData {
+    fn new<D: Device>(model: &Model, sets: Sets<'_>, device: &D, heap: &Heap) -> Result<Self, BuildError> {
+        let mut offenders = Vec::new();
+        let images = model.images().iter().map(|(_, image)| image);
+        let bindings: Vec<Bindings> =
+            images.clone().map(|image| image.contract().join(sets, heap, &mut offenders)).collect();
+        if !offenders.is_empty() {
+            return Err(BuildError::Tensors(merged(offenders)));
+        }
+        let tpbs = images.zip(bindings).map(|(image, bindings)| TpbBuild::new(image, bindings, device, heap));
+        Ok(Self { tpbs: tpbs.collect::<Result<_, _>>()?, extra: extra_tensors(model, sets) })
+    }
+}
+
+/// Programs share tensors: each offender once, with the greatest need.
+fn merged(offenders: Vec<Offender>) -> Vec<Offender> {
+    let mut merged: Vec<Offender> = Vec::new();
+    for offender in offenders {
+        let same =
+            |known: &&mut Offender| known.direction == offender.direction && known.name == offender.name;
+        match merged.iter_mut().find(same) {
+            Some(known) => known.need_bytes = known.need_bytes.max(offender.need_bytes),
+            None => merged.push(offender),
+        }
+    }
+    merged
+}
+
+/// What no program of the model names.
+fn extra_tensors(model: &Model, sets: Sets<'_>) -> Vec<(Direction, String)> {
+    let mut contracts = model.images().iter().map(|(_, image)| image.contract());
+    let Some(first) = contracts.next() else { return Vec::new() };
+    let mut extra: Vec<_> = first.extras(sets).collect();
+    for contract in contracts {
+        let also: HashSet<_> = contract.extras(sets).collect();
+        extra.retain(|tensor| also.contains(tensor));
+    }
+    extra
+}
+
+/// A model joined with tensors, ready to be staged, any number of times. The tensors stay where they are while it lives.
+#[derive(Clone, Debug)]
+pub struct Built {
+    pub(super) model: ModelHandle,
+    pub(super) data: Arc<BuildData>,
+    pub(super) pins: [Arc<Snapshot>; 2],
+    hit: bool,
+}
+
+impl Built {
+    /// Joins `model` with both sets, or finds that it has done so before.
+    pub(super) fn new<D: Device>(
+        (handle, model): (ModelHandle, &Model),
+        inputs: &TensorSet,
+        outputs: &TensorSet,
+        device: &D,
+        heap: &Heap,
+    ) -> Result<Self, BuildError> {
+        let pins = [inputs.snapshot(), outputs.snapshot()];
+        let key = BuildKey { inputs: pins[0].key(), outputs: pins[1].key() };
+        let kept = model.builds.kept().get(&key);
+        let hit = kept.is_some();
+        let data = match kept {
+            Some(data) => {
+                model.builds.count_hit();
+                data
+            }
+            None => {
+                let sets = Sets { inputs: (inputs, &pins[0]), outputs: (outputs, &pins[1]) };
+                let data = Arc::new(BuildData::new(model, sets, device, heap)?);
+                model.builds.count_miss();
+                model.builds.kept().insert(key, data)
+            }
+        };
+        Ok(Self { model: handle, data, pins, hit })
+    }
+
+    /// The model it is for.
+    pub fn model(&self) -> ModelHandle {
+        self.model
+    }
+
+    /// Whether everything was as in an earlier build.
+    pub fn was_hit(&self) -> bool {
+        self.hit
+    }
+
+    /// Where the tensors lie, in the order of [`Model::wants`].
+    pub fn places(&self) -> impl Iterator<Item = Placement> + '_ {
+        self.data.tpbs.iter().flat_map(|build| build.bindings.places().iter().copied())
+    }
+
+    /// Tensors of the sets that the model does not name, by direction and name. They are accepted and not used.
+    pub fn extra_tensors(&self) -> &[(Direction, String)] {
+        &self.data.extra
+    }
+}
+
+/// One word, or one address, that an execution writes before its programs start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PatchedSlot {
+    /// What it is, in words.
+    pub what: String,
+    /// Where it is.
+    pub at: DevAddr,
+    /// What has to stand there after the execution.
+    pub expected: u64,
+    /// How many bytes of it, 4 or 8.
+    pub bytes: u32,
+}
+
+impl PatchedSlot {
+    /// What stands there now.
+    ///
+    /// # Errors
+    /// Device memory that can't be reached.
+    pub fn read_back<D: Device>(&self, device: &D) -> Result<u64, Fault> {
+        let mut bytes = [0; 8];
+        device.read(self.at, &mut bytes[..self.bytes as usize])?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+/// What executions of `build` write before the programs of `model`, which it is a build of, start.
+pub(super) fn patched_slots(model: &Model, build: &BuildData) -> Result<Vec<PatchedSlot>, BuildFault> {
+    let mut slots = Vec::new();
+    for ((tpb, image), build) in model.images().iter().zip(&build.tpbs) {
+        for swap in image.swaps(&build.bindings, &build.rings) {
+            let (patched, swap) = swap?;
+            slots.extend(swap.writes().enumerate().map(|(index, write)| PatchedSlot {
+                what: format!("TPB {tpb}: {}", describe(patched, index)),
+                at: write.destination,
+                expected: write.value,
+                bytes: write.len.bytes(),
+            }));
+        }
+    }
+    Ok(slots)
+}
+
+/// The three writes of a queue base, in order.
+const QUEUE_BASE: [QueueRegister; 3] =
+    [QueueRegister::BaseLow, QueueRegister::BaseHigh, QueueRegister::Length];
+
+fn describe(patched: Patched<'_>, write: usize) -> String {
+    match patched {
+        Patched::Pointer(pointer) => match pointer.row {
+            None => format!("pointer {}", pointer.owner),
+            Some(row) => format!("pointer table {}, row {row}", pointer.owner),
+        },
+        Patched::Queue(queue, half) => {
+            let register = match QUEUE_BASE.get(write) {
+                Some(QueueRegister::BaseLow) => "ring base low",
+                Some(QueueRegister::BaseHigh) => "ring base high",
+                _ => "ring length",
+            };
+            format!("queue {queue} {half} {register}")
+        }
+    }
+}

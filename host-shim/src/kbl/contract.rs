@@ -1,0 +1,248 @@
+//! What a program wants to be bound: its inputs and outputs by name, and the join with the caller's sets.
+//!
+//! ```text
+//!   contract entry (name, size, var_id, direction) ──name, in the set of that direction──► tensor ──► place
+//! ```
+//!
+//! Direction stands in each entry, so one join mixes both sets.
+
+use std::fmt;
+
+use sluice_core::dma::Placement;
+use sluice_core::fmap::{self, ContractEntry, Direction, InsertError, Offence, VarId};
+
+use super::set::{Place, Snapshot, Table, TensorSet, table};
+use crate::device::heap::Heap;
+use crate::neff::{Program, Var};
+
+/// A tensor that the contract asks for and the caller did not bring as asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offender {
+    /// The set it belongs to.
+    pub direction: Direction,
+    /// Its name.
+    pub name: String,
+    /// Bytes needed.
+    pub need_bytes: u64,
+    /// What was found.
+    pub found: Found,
+}
+
+/// What is wrong with a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// The set has no tensor of that name.
+    Missing,
+    /// Its tensor is shorter than needed.
+    TooSmall {
+        /// Its length.
+        got_bytes: u64,
+    },
+    /// Its tensor lies on another device.
+    Elsewhere,
+}
+
+impl Offender {
+    fn new(direction: Direction, name: &fmap::Name, need_bytes: u64, found: Found) -> Self {
+        Self { direction, name: name.to_string(), need_bytes, found }
+    }
+}
+
+impl From<Offence<'_>> for Offender {
+    fn from(offence: Offence<'_>) -> Self {
+        match offence {
+            Offence::Missing { name, direction, need_bytes } => {
+                Self::new(direction, name, need_bytes, Found::Missing)
+            }
+            Offence::TooSmall { name, direction, need_bytes, got_bytes } => {
+                Self::new(direction, name, need_bytes, Found::TooSmall { got_bytes })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Offender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { direction, name, need_bytes, found } = self;
+        match found {
+            Found::Missing => write!(f, "{direction} `{name}` is missing, need {need_bytes} bytes"),
+            Found::TooSmall { got_bytes } => {
+                write!(f, "{direction} `{name}` needs {need_bytes} bytes, got {got_bytes}")
+            }
+            Found::Elsewhere => write!(f, "{direction} `{name}` lies on another device"),
+        }
+    }
+}
+
+/// The caller's two sets, each with its snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sets<'a> {
+    pub(super) inputs: (&'a TensorSet, &'a Snapshot),
+    pub(super) outputs: (&'a TensorSet, &'a Snapshot),
+}
+
+/// Everything a program wants to be bound: inputs, then outputs, each in the order of the variables.
+#[derive(Debug)]
+pub(super) struct Contract {
+    inputs: Table<ContractEntry>,
+    outputs: Table<ContractEntry>,
+    /// Per variable its place in the order of the contract.
+    by_var: Box<[Option<u32>]>,
+}
+
+/// Places of the bound tensors, in the order of the contract.
+#[derive(Debug)]
+pub(super) struct Bindings {
+    places: Vec<Placement>,
+}
+
+impl Bindings {
+    pub(super) fn places(&self) -> &[Placement] {
+        &self.places
+    }
+}
+
+impl Contract {
+    pub(super) fn of(program: &Program) -> Result<Self, InsertError> {
+        let (inputs, outputs) = (program.inputs().collect(), program.outputs().collect());
+        Self::new(program.vars.len(), inputs, outputs)
+    }
+
+    fn new(vars: usize, inputs: Vec<&Var>, outputs: Vec<&Var>) -> Result<Self, InsertError> {
+        let mut by_var = vec![None; vars].into_boxed_slice();
+        for (order, var) in (0..).zip(inputs.iter().chain(&outputs)) {
+            by_var[var.id.0 as usize] = Some(order);
+        }
+        let side = |vars: Vec<&Var>, direction| {
+            let mut side = table(vars.len());
+            for var in vars {
+                let entry = ContractEntry { size_bytes: var.size_bytes, var: var.id, direction };
+                side.insert(var.name.as_bytes(), entry)?;
+            }
+            Ok::<_, InsertError>(side)
+        };
+        let (inputs, outputs) = (side(inputs, Direction::Input)?, side(outputs, Direction::Output)?);
+        Ok(Self { inputs, outputs, by_var })
+    }
+
+    /// Names and what is wanted of their tensors, in order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&fmap::Name, ContractEntry)> {
+        self.inputs.iter().chain(self.outputs.iter())
+    }
+
+    /// Joins both sets to the contract. Every entry that has no proper tensor is added to `offenders`; the bindings are
+    /// whole if there is none.
+    pub(super) fn join(&self, sets: Sets<'_>, heap: &Heap, offenders: &mut Vec<Offender>) -> Bindings {
+        let mut places = Vec::with_capacity(self.inputs.len() + self.outputs.len());
+        for (side, (set, snapshot)) in [(&self.inputs, sets.inputs), (&self.outputs, sets.outputs)] {
+            let size_bytes_of = |place: Place| snapshot.view(place).size_bytes();
+            offenders.extend(side.offences(set.places(), size_bytes_of).map(Offender::from));
+            for (name, entry) in side.iter() {
+                let Some(place) = set.places().get_name(name) else { continue };
+                let view = snapshot.view(place);
+                if !view.heap().is(heap) {
+                    let found = Found::Elsewhere;
+                    offenders.push(Offender::new(entry.direction, name, entry.size_bytes, found));
+                }
+                places.push(Placement { base: view.at(), size_bytes: view.size_bytes() });
+            }
+        }
+        Bindings { places }
+    }
+
+    /// The tensors of both sets that the contract does not name.
+    pub(super) fn extras(&self, sets: Sets<'_>) -> impl Iterator<Item = (Direction, String)> {
+        let side = |direction, side: &Table<ContractEntry>, set: &TensorSet| {
+            side.extras(set.places()).map(|name| (direction, name.to_string())).collect::<Vec<_>>()
+        };
+        let inputs = side(Direction::Input, &self.inputs, sets.inputs.0);
+        inputs.into_iter().chain(side(Direction::Output, &self.outputs, sets.outputs.0))
+    }
+
+    /// Where `var` is bound; `None` for a variable that is neither input nor output.
+    pub(super) fn place(&self, bindings: &Bindings, var: VarId) -> Option<Placement> {
+        let order = (*self.by_var.get(var.0 as usize)?)?;
+        bindings.places.get(order as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_core::mem::DevAddr;
+
+    use super::*;
+    use crate::kbl::Tensor;
+    use crate::neff::VarKind;
+
+    fn var(id: u32, name: &str, size_bytes: u64, kind: VarKind) -> Var {
+        let (name, id) = (name.into(), VarId(id));
+        Var { name, id, kind, size_bytes, alignment_bytes: 1, dtype: None, shape: vec![] }
+    }
+
+    fn contract(inputs: &[(&str, u64)], outputs: &[(&str, u64)]) -> Contract {
+        let side = |first: usize, side: &[(&str, u64)], kind: VarKind| {
+            let numbered = side.iter().enumerate();
+            numbered
+                .map(|(number, &(name, bytes))| var((first + number) as u32, name, bytes, kind.clone()))
+                .collect::<Vec<_>>()
+        };
+        let (inputs, outputs) =
+            (side(0, inputs, VarKind::Input), side(inputs.len(), outputs, VarKind::Output));
+        let vars = inputs.len() + outputs.len() + 1;
+        Contract::new(vars, inputs.iter().collect(), outputs.iter().collect()).unwrap()
+    }
+
+    fn set(heap: &Heap, tensors: &[(&str, u64)]) -> TensorSet {
+        let mut set = TensorSet::with_capacity(8);
+        for &(name, bytes) in tensors {
+            set.add(name, Tensor::allocate(heap, bytes).unwrap()).unwrap();
+        }
+        set
+    }
+
+    struct Joined {
+        bindings: Bindings,
+        offenders: Vec<String>,
+        extras: Vec<(Direction, String)>,
+    }
+
+    fn join(contract: &Contract, heap: &Heap, inputs: &TensorSet, outputs: &TensorSet) -> Joined {
+        let (input_snapshot, output_snapshot) = (inputs.snapshot(), outputs.snapshot());
+        let sets = Sets { inputs: (inputs, &input_snapshot), outputs: (outputs, &output_snapshot) };
+        let mut offenders = Vec::new();
+        let bindings = contract.join(sets, heap, &mut offenders);
+        let offenders = offenders.iter().map(Offender::to_string).collect();
+        Joined { bindings, offenders, extras: contract.extras(sets).collect() }
+    }
+
+    #[test]
+    fn both_sets_are_joined_by_name_and_direction() {
+        let heap = Heap::new(DevAddr(0x1000), 1 << 20);
+        let contract = contract(&[("x", 64)], &[("x", 64)]);
+        let (inputs, outputs) = (set(&heap, &[("x", 64)]), set(&heap, &[("extra", 1), ("x", 4096)]));
+        let Joined { bindings, offenders, extras } = join(&contract, &heap, &inputs, &outputs);
+        assert_eq!(offenders, [""; 0]);
+        assert_eq!(extras, [(Direction::Output, "extra".into())]);
+        let place = |var| contract.place(&bindings, VarId(var)).map(|place| (place.base, place.size_bytes));
+        assert_eq!(place(0), Some((inputs.get("x").unwrap().at(), 64)));
+        assert_eq!(place(1), Some((outputs.get("x").unwrap().at(), 4096)));
+        assert_eq!((place(2), place(3)), (None, None));
+    }
+
+    #[test]
+    fn every_offender_is_named_at_once() {
+        let (heap, other) = (Heap::new(DevAddr(0x1000), 1 << 20), Heap::new(DevAddr(0x1000), 1 << 20));
+        let contract = contract(&[("a", 65536), ("b", 64)], &[("c", 8), ("d", 8)]);
+        let inputs = set(&heap, &[("a", 4096)]);
+        let mut outputs = set(&heap, &[("d", 8)]);
+        outputs.add("c", Tensor::allocate(&other, 8).unwrap()).unwrap();
+        assert_eq!(
+            join(&contract, &heap, &inputs, &outputs).offenders,
+            [
+                "input `a` needs 65536 bytes, got 4096",
+                "input `b` is missing, need 64 bytes",
+                "output `c` lies on another device",
+            ]
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! What can go wrong while a model is loaded.
+
+use sluice_core::dma::TemplateError;
+use sluice_core::exec::NrtStatus;
+use sluice_core::fmap::InsertError;
+use sluice_core::mem::Fault;
+
+use super::registry::RegistryError;
+use super::ring::{BuildFault, TemplateFault};
+use crate::device::heap::HeapError;
+use crate::neff::{CarveOut, DmaOp, Target};
+
+/// A model that can't be loaded. Nothing of it stays on the device.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Compiled for another architecture.
+    #[error(
+        "Attempting to load an incompatible model! `{program}` is for {} and the device is {}",
+        target_name(*target),
+        target_name(*device)
+    )]
+    Incompatible {
+        /// The subgraph.
+        program: String,
+        /// What it was compiled for.
+        target: Target,
+        /// What the device is.
+        device: Target,
+    },
+    /// An event-accelerator carve-out where the device has none.
+    #[error(
+        "Failed to verify Event Accel State Buffer carveout: {found:?}, want {:?}",
+        CarveOut::EVENT_ACCELERATOR
+    )]
+    CarveOut {
+        /// What the program states.
+        found: CarveOut,
+    },
+    /// More subgraphs than the unit has TPBs.
+    #[error("model has {need} subgraphs, the unit {have} TPBs")]
+    NotEnoughCores {
+        /// Subgraphs.
+        need: usize,
+        /// TPBs.
+        have: usize,
+    },
+    /// No device memory.
+    #[error(transparent)]
+    Heap(#[from] HeapError),
+    /// A variable whose range leaves 64 bits.
+    #[error("variable `{name}` of {bytes} bytes, aligned to {align_bytes}, leaves the address space")]
+    TooLarge {
+        /// The variable.
+        name: String,
+        /// Its length.
+        bytes: u64,
+        /// Its alignment.
+        align_bytes: u64,
+    },
+    /// A name that contract tables can't hold.
+    #[error(transparent)]
+    Name(#[from] InsertError),
+    /// An address of a variable that does not lie in device memory is needed.
+    #[error("Variable {name} is not staged in HBM")]
+    NotStaged {
+        /// The variable.
+        name: String,
+    },
+    /// A transfer that leaves a variable.
+    #[error("{bytes} bytes at offset {offset_bytes} are not inside variable `{name}` of {size_bytes} bytes")]
+    OutsideVariable {
+        /// The variable.
+        name: String,
+        /// First byte.
+        offset_bytes: u64,
+        /// Bytes.
+        bytes: u64,
+        /// Length of the variable.
+        size_bytes: u64,
+    },
+    /// An address that templates can't carry.
+    #[error(transparent)]
+    Address(#[from] TemplateError),
+    /// A queue whose descriptors can't be built.
+    #[error("queue `{queue}`: {fault}")]
+    Queue {
+        /// The queue.
+        queue: String,
+        /// Why.
+        fault: TemplateFault,
+    },
+    /// A block that does more than copy.
+    #[error("block {block} of queue `{queue}`: operation {op:?}, rings carry copies only")]
+    Operation {
+        /// The queue.
+        queue: String,
+        /// The block.
+        block: u32,
+        /// What it asks for.
+        op: DmaOp,
+    },
+    /// A static ring that can't be written.
+    #[error("Failed to build dma rings for io: {0}")]
+    Ring(#[from] BuildFault),
+    /// More exec-queue descriptors than a batch may have.
+    #[error("an execution takes {pairs} exec-queue descriptors, at most {limit}")]
+    BatchTooLarge {
+        /// Pairs needed.
+        pairs: u32,
+        /// Most pairs of a batch on this unit.
+        limit: u32,
+    },
+    /// Device memory could not be reached.
+    #[error(transparent)]
+    Device(#[from] Fault),
+    /// No handle.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+impl LoadError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Incompatible { .. }
+            | Self::CarveOut { .. }
+            | Self::TooLarge { .. }
+            | Self::OutsideVariable { .. }
+            | Self::Address(_)
+            | Self::Operation { .. }
+            | Self::Name(_)
+            | Self::BatchTooLarge { .. } => NrtStatus::INVALID,
+            Self::NotEnoughCores { .. } => NrtStatus::LOAD_NOT_ENOUGH_NC,
+            Self::Heap(_) => NrtStatus::RESOURCE,
+            Self::NotStaged { .. } | Self::Device(_) => NrtStatus::FAILURE,
+            Self::Queue { fault, .. } => fault.status(),
+            Self::Ring(fault) => fault.status(),
+            Self::Registry(error) => error.status(),
+        }
+    }
+}
+
+/// Name of an architecture as containers spell it.
+pub(super) const fn target_name(target: Target) -> &'static str {
+    match target {
+        Target::Sunda => "sunda",
+        Target::Cayman => "cayman",
+        Target::Mariana => "mariana",
+        Target::Any => "*",
+    }
+}

@@ -1,0 +1,290 @@
+//! One execution in the hands of its owner: staged, running, ended.
+//!
+//! ```text
+//!   Unit::stage ──► Staged ──kickoff──► Running ──wait──► Outcome
+//!                     └ drop: retired      └ drop: goes on, nobody waits
+//! ```
+//!
+//! Each state is a type of its own, so an execution can't be waited for before it is kicked off, or kicked off twice.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use sluice_core::exec::{NrtStatus, Ticket};
+use sluice_core::mmio::{Engine, TpbId};
+
+use super::harvest::Pending;
+use super::line::{DeviceError, OutcomeCell};
+use super::outcome::{ExecFault, Outcome};
+use super::phases::Phase;
+use super::stream::{EngineState, Received};
+use super::unit::Shared;
+use crate::device::Device;
+
+/// An execution in the exec rings that is not kicked off. Dropping it takes it out again.
+#[must_use = "dropping a staged execution retires it"]
+pub struct Staged<D: Device> {
+    ticket: Ticket,
+    timeout: Duration,
+    outcome: OutcomeCell,
+    /// `None` once it is kicked off.
+    unit: Option<Arc<Shared<D>>>,
+}
+
+/// An execution that is kicked off. It goes on when this is dropped; whoever harvests next retires its ticket.
+pub struct Running<D: Device> {
+    ticket: Ticket,
+    timeout: Duration,
+    outcome: OutcomeCell,
+    unit: Arc<Shared<D>>,
+}
+
+/// An execution that was not started on all its TPBs. Where it was started it runs to its end.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("execution {ticket}, TPB {tpb}: {fault}")]
+pub struct KickoffError {
+    /// The execution.
+    pub ticket: Ticket,
+    /// The first TPB that was not started.
+    pub tpb: TpbId,
+    /// Why.
+    pub fault: ExecFault,
+}
+
+impl KickoffError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        self.fault.status()
+    }
+}
+
+/// An execution that did not end well, or not in time.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum WaitError {
+    /// It ended, with a status other than success.
+    #[error("{0}")]
+    Execution(Box<Outcome>),
+    /// It did not end within its model's timeout. It may still: its ticket is then retired by whoever harvests next.
+    #[error("{0}")]
+    Timeout(Box<Timeout>),
+    /// The device can't be followed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl WaitError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Execution(outcome) => outcome.status(),
+            Self::Timeout(timeout) if timeout.overflow => NrtStatus::EXEC_SW_NQ_OVERFLOW,
+            Self::Timeout(_) => NrtStatus::TIMEOUT,
+            Self::Device(error) => error.status(),
+        }
+    }
+}
+
+/// What an execution was waiting for when its time was over.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Timeout {
+    /// The execution.
+    pub ticket: Ticket,
+    /// The limit that has passed.
+    pub after: Duration,
+    /// An earlier execution that has not ended.
+    pub behind: Option<Ticket>,
+    /// Whether its doorbells were rung.
+    pub started: bool,
+    /// The first engine that has not completed: where it is, what it had said, and its last record.
+    pub engine: Option<(TpbId, Engine, EngineState, Option<Received>)>,
+    /// A notification queue has run over.
+    pub overflow: bool,
+}
+
+impl fmt::Display for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "execution {} not done after {} us timeout", self.ticket, self.after.as_micros())?;
+        if let Some((tpb, engine, state, last)) = &self.engine {
+            write!(f, ": TPB {tpb}, engine {engine} in {state}, last notification ")?;
+            match last {
+                Some(last) => write!(f, "{last}")?,
+                None => f.write_str("none")?,
+            }
+        }
+        if !self.started {
+            f.write_str("; not started")?;
+        }
+        if let Some(behind) = self.behind {
+            write!(f, "; waits behind execution {behind}")?;
+        }
+        if self.overflow {
+            f.write_str("; a notification queue ran over")?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> fmt::Debug for Staged<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staged").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> fmt::Debug for Running<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> Staged<D> {
+    pub(super) fn new(ticket: Ticket, timeout: Duration, outcome: OutcomeCell, unit: Arc<Shared<D>>) -> Self {
+        Self { ticket, timeout, outcome, unit: Some(unit) }
+    }
+
+    /// Its place in the order of the unit's executions.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Rings the doorbells, or, while an earlier execution is staged and not kicked off, leaves that to its kickoff.
+    ///
+    /// # Errors
+    /// A device that can't be reached, or a TPB that has stopped.
+    pub fn kickoff(mut self) -> Result<Running<D>, KickoffError> {
+        let (ticket, outcome) = (self.ticket, Arc::clone(&self.outcome));
+        // A staged execution has its unit until it is kicked off, which happens once.
+        let Some(unit) = self.unit.take() else { unreachable!("kicked off twice") };
+        let span = unit.phases.start(&*unit.device, Phase::Kickoff);
+        unit.line().kick_off(&unit.device, ticket);
+        span.end(Some(ticket.0));
+        let running = Running { ticket, timeout: self.timeout, outcome, unit };
+        match running.not_started() {
+            Some(error) => Err(error),
+            None => Ok(running),
+        }
+    }
+}
+
+impl<D: Device> Drop for Staged<D> {
+    fn drop(&mut self) {
+        if let Some(unit) = self.unit.take() {
+            unit.line().retire(&unit.device, self.ticket);
+        }
+    }
+}
+
+impl<D: Device> Running<D> {
+    /// Its place in the order of the unit's executions.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Blocks until it has ended, but not longer than its model's timeout after all earlier executions have ended, nor
+    /// longer than that for these.
+    ///
+    /// # Errors
+    /// A status other than success, the timeout, or a device that can't be followed.
+    pub fn wait(self) -> Result<Outcome, WaitError> {
+        let unit = Arc::clone(&self.unit);
+        let span = unit.phases.start(&*unit.device, Phase::Wait);
+        let result = self.wait_until_ended();
+        span.end(Some(self.ticket.0));
+        let outcome = result?;
+        match outcome.status() {
+            NrtStatus::SUCCESS => Ok(outcome),
+            _ => Err(WaitError::Execution(Box::new(outcome))),
+        }
+    }
+
+    fn wait_until_ended(&self) -> Result<Outcome, WaitError> {
+        let device = &*self.unit.device;
+        let mut patience = self.unit.patience.begin();
+        let mut since = Instant::now();
+        let mut behind = true;
+        loop {
+            // Before memory is looked at, so that progress made meanwhile ends the sleep below at once.
+            let seen = device.progress();
+            let pending = {
+                let mut line = self.unit.line();
+                line.harvest()?;
+                if let Some(outcome) = self.outcome.get() {
+                    self.unit.patience.learn(patience);
+                    return Ok(outcome.clone());
+                }
+                line.pending(self.ticket)?
+            };
+            if behind && pending.behind.is_none() {
+                // From here on it is this execution's own time.
+                (behind, since) = (false, Instant::now());
+            }
+            let left = self.timeout.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Err(WaitError::Timeout(Box::new(self.timed_out(pending))));
+            }
+            if !patience.spin() {
+                device.wait_progress(seen, left.min(LONGEST_SLEEP));
+            }
+        }
+    }
+
+    fn timed_out(&self, pending: Pending) -> Timeout {
+        let Pending { behind, started, engine, overflow } = pending;
+        Timeout { ticket: self.ticket, after: self.timeout, behind, started, engine, overflow }
+    }
+
+    fn not_started(&self) -> Option<KickoffError> {
+        let ticket = self.ticket;
+        let tpb = self.outcome.get()?.tpbs.iter().find(|tpb| tpb.ordinal.is_none())?;
+        Some(KickoffError { ticket, tpb: tpb.tpb, fault: *tpb.faults.first()? })
+    }
+}
+
+/// A sleeping waiter looks at memory this often even if the device announces nothing.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+
+/// How many looks at memory a wait is worth before it sleeps: more after waits that ended within them, fewer after waits
+/// that did not.
+#[derive(Debug)]
+pub(super) struct Patience(AtomicU32);
+
+impl Patience {
+    const LEAST: u32 = 4;
+    const MOST: u32 = 512;
+
+    pub(super) const fn new() -> Self {
+        Self(AtomicU32::new(64))
+    }
+
+    fn begin(&self) -> Spins {
+        let allowed = self.0.load(Ordering::Relaxed);
+        Spins { allowed, left: allowed }
+    }
+
+    fn learn(&self, spins: Spins) {
+        let next = if spins.left > 0 { spins.allowed * 2 } else { spins.allowed / 2 };
+        self.0.store(next.clamp(Self::LEAST, Self::MOST), Ordering::Relaxed);
+    }
+}
+
+/// The looks of one wait.
+#[derive(Clone, Copy, Debug)]
+struct Spins {
+    allowed: u32,
+    left: u32,
+}
+
+impl Spins {
+    /// Passes a moment; `false` once it is time to sleep.
+    fn spin(&mut self) -> bool {
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                std::hint::spin_loop();
+                true
+            }
+            None => false,
+        }
+    }
+}

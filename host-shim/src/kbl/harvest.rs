@@ -1,0 +1,244 @@
+//! Harvest: notification records become the outcomes of executions.
+//!
+//! ```text
+//!   executions_done ─► drain status queues ─► streams ─► times, disorder ─┐
+//!                      drain error queue ─► faults ───────────────────────┴─► parts ended ─► outcome
+//! ```
+//!
+//! The count of finished executions is read first: the device publishes it after all records of the executions it counts,
+//! so what is not in the queues then was never written.
+
+use std::collections::VecDeque;
+
+use sluice_core::exec::{ErrorClass, ReceiveError, Ticket, Turn};
+use sluice_core::mem::{CopyMemory, Fault};
+use sluice_core::mmio::{Engine, QueueId, TpbId};
+
+use super::line::{DeviceError, Entry, Line, Part, State};
+use super::outcome::{ExecFault, Outcome, TpbOutcome};
+use super::stream::{EngineState, Event, Received};
+use super::tpb::Tpb;
+use crate::device::Device;
+
+/// What an execution that has not ended waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pending {
+    /// An earlier execution that has not ended.
+    pub(super) behind: Option<Ticket>,
+    /// It, or one before it, is staged and not kicked off.
+    pub(super) started: bool,
+    /// The first engine that has not completed.
+    pub(super) engine: Option<(TpbId, Engine, EngineState, Option<Received>)>,
+    /// A notification queue has run over.
+    pub(super) overflow: bool,
+}
+
+impl<D: Device> Line<D> {
+    /// Reads every notification that is there and ends the executions that the device has finished.
+    pub(super) fn harvest(&mut self) -> Result<(), DeviceError> {
+        for (place, tpb) in self.tpbs.iter_mut().enumerate() {
+            let entries = &mut self.entries;
+            // Before the records: those of all executions counted here have been published.
+            let done = tpb.observe_done()??;
+            for engine in Engine::ALL {
+                drain_status(tpb, engine, place, entries)?;
+            }
+            drain_errors(tpb, place, entries)?;
+            end_finished(tpb, done, place, entries)?;
+        }
+        for index in 0..self.entries.len() {
+            self.settle(index);
+        }
+        self.pop_ended();
+        Ok(())
+    }
+
+    /// Gives an execution that has ended on all its TPBs its outcome.
+    pub(super) fn settle(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
+        let ended = entry.state == State::Started && entry.parts.iter().all(|part| part.ended);
+        if !ended || entry.outcome.get().is_some() {
+            return;
+        }
+        let tpbs = entry.parts.iter_mut().zip(&self.tpbs).map(|(part, tpb)| TpbOutcome {
+            tpb: tpb.id(),
+            ordinal: part.ordinal,
+            engines: part.engines,
+            faults: std::mem::take(&mut part.faults),
+        });
+        let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
+        // Checked above: this is the only one that sets it.
+        let _ = entry.outcome.set(Outcome { ticket, tpbs: tpbs.collect() });
+    }
+
+    /// Lets go of the oldest executions, as far as they have ended or were retired.
+    pub(super) fn pop_ended(&mut self) {
+        while let Some(entry) = self.entries.front() {
+            let over = entry.state == State::Retired || entry.outcome.get().is_some();
+            if !over || self.tickets.retire(self.tickets.head()).is_err() {
+                return;
+            }
+            self.entries.pop_front();
+        }
+    }
+
+    /// What an execution that has not ended waits for.
+    pub(super) fn pending(&self, ticket: Ticket) -> Result<Pending, DeviceError> {
+        let behind = match self.tickets.turn(ticket) {
+            Ok(Turn::Behind(first) | Turn::Orphan(first)) => Some(first),
+            Ok(Turn::Mine) | Err(_) => None,
+        };
+        let mut pending = Pending { behind, started: false, engine: None, overflow: false };
+        let Some(entry) = self.index(ticket).map(|index| &self.entries[index]) else { return Ok(pending) };
+        pending.started = entry.state == State::Started;
+        for (tpb, part) in self.tpbs.iter().zip(&entry.parts) {
+            pending.overflow |= tpb.overflowed()?;
+            for engine in Engine::ALL {
+                let stream = &tpb.streams[engine.index()];
+                let state =
+                    part.ordinal.map_or(EngineState::StartPending, |ordinal| stream.state_of(ordinal));
+                if state != EngineState::Complete && pending.engine.is_none() {
+                    pending.engine = Some((tpb.id(), engine, state, stream.last()));
+                }
+            }
+        }
+        Ok(pending)
+    }
+}
+
+/// Follows what an engine of the TPB at `place` says.
+fn drain_status<M: CopyMemory>(
+    tpb: &mut Tpb<M>,
+    engine: Engine,
+    place: usize,
+    entries: &mut VecDeque<Entry>,
+) -> Result<(), Fault> {
+    // A queue holds no more records of executions that are done, whatever the device adds meanwhile.
+    for _ in 0..tpb.nq_records() {
+        let Some(record) = received(tpb.status[engine.index()].receive())? else { break };
+        let kicked = tpb.kicked();
+        let stream = &mut tpb.streams[engine.index()];
+        let before = *stream;
+        let accepted = stream.accept(&record, kicked);
+        if let Some(ordinal) = accepted.disordered
+            && let Some(part) = part_of(entries, place, ordinal)
+        {
+            part.faults.push(ExecFault::Disorder {
+                engine,
+                state: before.state_of(ordinal),
+                got: Received::from(&record),
+                overflow: tpb.overflowed()?,
+            });
+        }
+        if let Some((ordinal, event)) = accepted.event
+            && let Some(part) = part_of(entries, place, ordinal)
+        {
+            let times = &mut part.engines[engine.index()];
+            match event {
+                Event::Start => times.start_cycles = Some(record.time_cycles()),
+                Event::End => times.end_cycles = Some(record.time_cycles()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives the errors of the TPB at `place` to the executions that ran at their times.
+fn drain_errors<M: CopyMemory>(
+    tpb: &mut Tpb<M>,
+    place: usize,
+    entries: &mut VecDeque<Entry>,
+) -> Result<(), Fault> {
+    for _ in 0..tpb.nq_records() {
+        let Some(record) = received(tpb.errors.receive())? else { break };
+        let fault = ExecFault::Device {
+            class: record.error_class(),
+            engine: record.tag(),
+            queue: record.custom_id(),
+            time_cycles: record.time_cycles(),
+        };
+        match running_at(entries, place, record.time_cycles()) {
+            Some(part) => part.faults.push(fault),
+            None => tracing::warn!(tpb = tpb.id().get(), %fault, "an error of no execution"),
+        }
+        let queue = u32::from(record.custom_id());
+        if [QueueId::EXEC, QueueId::PROLOGUE].iter().any(|stopped| stopped.get() == queue) {
+            halt(tpb, record.error_class(), place, entries);
+        }
+    }
+    Ok(())
+}
+
+/// Ends every execution that was started on the TPB at `place`: its sequencer has stopped in the exec ring.
+fn halt<M: CopyMemory>(tpb: &mut Tpb<M>, class: ErrorClass, place: usize, entries: &mut VecDeque<Entry>) {
+    tpb.halted = Some(class);
+    for part in entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
+        if part.ordinal.is_some() && !part.ended {
+            part.ended = true;
+            if part.faults.is_empty() {
+                part.faults.push(ExecFault::Halted { class });
+            }
+        }
+    }
+}
+
+/// Ends the executions that the TPB at `place` has finished. An engine that has not said so by now never will.
+fn end_finished<M: CopyMemory>(
+    tpb: &mut Tpb<M>,
+    done: u32,
+    place: usize,
+    entries: &mut VecDeque<Entry>,
+) -> Result<(), Fault> {
+    for part in entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
+        let Some(ordinal) = part.ordinal.filter(|_| !part.ended) else { continue };
+        // Executions in flight are few, so half the range tells before from after.
+        if done.wrapping_sub(ordinal) as i32 <= 0 {
+            continue;
+        }
+        part.ended = true;
+        let failed = part.faults.iter().any(|fault| matches!(fault, ExecFault::Device { .. }));
+        for engine in Engine::ALL {
+            let stream = &mut tpb.streams[engine.index()];
+            let state = stream.state_of(ordinal);
+            let times = &part.engines[engine.index()];
+            if times.start_cycles.is_some() && times.end_cycles.is_some() {
+                continue;
+            }
+            stream.skip_past(ordinal);
+            // An execution that failed is cut short; its engines owe no end.
+            if !failed {
+                let overflow = tpb.overflowed()?;
+                part.faults.push(ExecFault::Missing { engine, state, overflow });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A corrupt counter ends the harvest of its queue; what is missing is found when the execution ends.
+fn received<T>(result: Result<Option<T>, ReceiveError>) -> Result<Option<T>, Fault> {
+    match result {
+        Ok(record) => Ok(record),
+        Err(ReceiveError::Fault(fault)) => Err(fault),
+        Err(error) => {
+            tracing::debug!(%error, "notification queue not read");
+            Ok(None)
+        }
+    }
+}
+
+/// The execution with this ordinal on the TPB at `place`.
+fn part_of(entries: &mut VecDeque<Entry>, place: usize, ordinal: u32) -> Option<&mut Part> {
+    let mut parts = entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place));
+    parts.find(|part| part.ordinal == Some(ordinal) && !part.ended)
+}
+
+/// The execution that ran on the TPB at `place` at that time: the first that has not ended by then.
+fn running_at(entries: &mut VecDeque<Entry>, place: usize, time_cycles: u64) -> Option<&mut Part> {
+    let mut parts = entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place));
+    parts.find(|part| {
+        let ends = part.engines.iter().map(|times| times.end_cycles);
+        let all_before = |end: Option<u64>| end.is_some_and(|end| end < time_cycles);
+        part.ordinal.is_some() && !part.ended && !ends.clone().all(all_before)
+    })
+}

@@ -1,0 +1,259 @@
+//! One program, placed on one TPB.
+//!
+//! ```text
+//!   Program ─┬─ variables ────► Places        fast addresses, pointers to patch
+//!            ├─ queues ───────► static rings (and the prologue's), bundles of dynamic ones
+//!            ├─ instructions ─► five programs in device memory
+//!            └─ inputs, outputs ─► Contract
+//! ```
+//!
+//! The queue bases of static rings are swapped in like those of dynamic ones: a ring runs from its start, with the ring
+//! id of the first lap, in every execution, and another model may have used the queue in between.
+
+use std::sync::Arc;
+
+use sluice_core::dma::{Barrier, Swap};
+use sluice_core::fmap::VarId;
+use sluice_core::mem::DevAddr;
+use sluice_core::mmio::{Engine, Half, QueueId, TpbId, TpbRegisters};
+
+use super::contract::{Bindings, Contract};
+use super::error::LoadError;
+use super::place::{IoPointer, Places};
+use super::ring::{BuildFault, Bundle, Ring, Template, TemplateBuilder};
+use super::work::{EngineReport, WorkItem};
+use crate::device::Device;
+use crate::device::heap::{DeviceBlock, Heap, UsageTag};
+use crate::neff::{CarveOut, DmaOp, Program, QueueKind, Tables, Target};
+
+/// How a load treats what the container leaves open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ImageOptions {
+    pub(super) device_target: Target,
+    pub(super) ring_cache: usize,
+}
+
+/// A program in device memory.
+#[derive(Debug)]
+pub(super) struct TpbImage {
+    registers: TpbRegisters,
+    contract: Contract,
+    places: Places,
+    fixed: Vec<(QueueId, Ring)>,
+    bundles: Vec<Bundle>,
+    entries: [DevAddr; Engine::COUNT],
+    _code: Vec<DeviceBlock>,
+    barrier: Barrier,
+    tables: Tables,
+    engines: Vec<EngineReport>,
+    items: Vec<WorkItem>,
+}
+
+/// What a swap patches.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patched<'a> {
+    Pointer(&'a IoPointer),
+    Queue(QueueId, Half),
+}
+
+impl TpbImage {
+    /// Places `program` on `tpb`. `shared` is the scratchpad of all programs of the model.
+    pub(super) fn load<D: Device>(
+        program: &Program,
+        (tpb, registers): (TpbId, TpbRegisters),
+        device: &D,
+        heap: &Heap,
+        shared: Option<&DeviceBlock>,
+        options: ImageOptions,
+    ) -> Result<Self, LoadError> {
+        check_target(program, options.device_target)?;
+        let contract = Contract::of(program)?;
+        let places = Places::new(program, heap, shared)?;
+        places.write(program, device)?;
+        let barrier = barrier_of(program.target);
+        let (mut fixed, mut bundles) = (Vec::new(), Vec::new());
+        for template in templates(program, &places, barrier)? {
+            if template.is_dynamic() {
+                bundles.push(Bundle::new(template, options.ring_cache));
+            } else {
+                fixed.push((template.queue(), template.write(device, heap, |_| None)?));
+            }
+        }
+        let (mut entries, mut code) = ([DevAddr::NULL; Engine::COUNT], Vec::new());
+        for engine in program.engines.iter().filter(|engine| !engine.instructions.is_empty()) {
+            let bytes = &engine.instructions;
+            let block = heap.alloc(bytes.len() as u64, Heap::GRANULE_BYTES, code_tag(engine.engine))?;
+            device.write(block.at(), bytes)?;
+            entries[engine.engine.index()] = block.at();
+            code.push(block);
+        }
+        Ok(Self {
+            registers,
+            contract,
+            places,
+            fixed,
+            bundles,
+            entries,
+            _code: code,
+            barrier,
+            tables: program.tables.clone(),
+            engines: EngineReport::of(program, tpb),
+            items: WorkItem::of(program, tpb),
+        })
+    }
+
+    pub(super) fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// Where the five programs start; null for an engine without one.
+    pub(super) fn entries(&self) -> [DevAddr; Engine::COUNT] {
+        self.entries
+    }
+
+    pub(super) fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// The barrier that the program's architecture prefers.
+    pub(super) fn barrier(&self) -> Barrier {
+        self.barrier
+    }
+
+    pub(super) fn engines(&self) -> &[EngineReport] {
+        &self.engines
+    }
+
+    pub(super) fn items(&self) -> &[WorkItem] {
+        &self.items
+    }
+
+    /// The word whose content the prologue queue copies on.
+    pub(super) fn sequence_source(&self) -> DevAddr {
+        self.places.sequence_source()
+    }
+
+    /// Descriptor pairs of the swap list: the same for all tensors.
+    pub(super) fn swap_pairs(&self) -> usize {
+        let halves = 2 * (self.fixed.len() + self.bundles.len());
+        // Base low, base high and length of every half.
+        self.places.pointers().count() + 3 * halves
+    }
+
+    /// The rings for tensors at these places, one per bundle.
+    pub(super) fn rings<D: Device>(
+        &self,
+        device: &D,
+        heap: &Heap,
+        bindings: &Bindings,
+    ) -> Result<Vec<Arc<Ring>>, BuildFault> {
+        let place = |var: VarId| self.contract.place(bindings, var);
+        self.bundles.iter().map(|bundle| bundle.ring(device, heap, place)).collect()
+    }
+
+    /// The swap list for tensors at these places: pointer cells, table rows, then queue bases, of the rings that depend on
+    /// tensors before the static ones.
+    pub(super) fn swaps<'a>(
+        &'a self,
+        bindings: &'a Bindings,
+        rings: &'a [Arc<Ring>],
+    ) -> impl Iterator<Item = Result<(Patched<'a>, Swap), BuildFault>> {
+        let pointers = self.places.pointers().map(move |pointer| {
+            let place = self.contract.place(bindings, pointer.target);
+            let target = place.ok_or(BuildFault::Unbound(pointer.target))?.base;
+            let swap = match pointer.row {
+                None => Swap::Pointer { cell: pointer.at, target },
+                Some(_) => Swap::Row { row: pointer.at, target },
+            };
+            Ok((Patched::Pointer(pointer), swap))
+        });
+        let dynamic = self.bundles.iter().map(|bundle| bundle.template().queue());
+        let dynamic = dynamic.zip(rings.iter().map(|ring| &**ring));
+        let fixed = self.fixed.iter().map(|(queue, ring)| (*queue, ring));
+        let queues = dynamic.chain(fixed).flat_map(|(queue, ring)| {
+            [Half::Tx, Half::Rx].map(|half| {
+                let bank = self.registers.queue_bank(half, queue);
+                let swap = Swap::QueueBase { bank, base: ring.base(half), size: ring.size() };
+                Ok((Patched::Queue(queue, half), swap))
+            })
+        });
+        pointers.chain(queues)
+    }
+}
+
+fn check_target(program: &Program, device: Target) -> Result<(), LoadError> {
+    let target = program.target;
+    if target != device && target != Target::Any && device != Target::Any {
+        return Err(LoadError::Incompatible { program: program.name.clone(), target, device });
+    }
+    match program.carve_out {
+        Some(found) if target == Target::Cayman && found != CarveOut::EVENT_ACCELERATOR => {
+            Err(LoadError::CarveOut { found })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// DMB before the strong-ordered write existed, that one since.
+const fn barrier_of(target: Target) -> Barrier {
+    match target {
+        Target::Sunda => Barrier::Dmb,
+        Target::Cayman | Target::Mariana | Target::Any => Barrier::Sow,
+    }
+}
+
+const fn code_tag(engine: Engine) -> UsageTag {
+    match engine {
+        Engine::Pe => UsageTag::InstrPe,
+        Engine::Act => UsageTag::InstrAct,
+        Engine::Pool => UsageTag::InstrPool,
+        Engine::Dve => UsageTag::InstrDve,
+        Engine::Sp => UsageTag::InstrSp,
+    }
+}
+
+const fn ring_tag(kind: QueueKind) -> UsageTag {
+    match kind {
+        QueueKind::In | QueueKind::Out => UsageTag::DmaRingIo,
+        QueueKind::Data => UsageTag::DmaRingSpill,
+        QueueKind::ActLoad | QueueKind::EmbeddingUpdate | QueueKind::Dynamic => UsageTag::DmaRing,
+    }
+}
+
+/// One template per queue that has something to do, then the prologue's.
+fn templates(program: &Program, places: &Places, barrier: Barrier) -> Result<Vec<Template>, LoadError> {
+    let mut all = Vec::new();
+    for (index, queue) in program.queues.iter().enumerate() {
+        let Some(ring) = queue.ring else { continue };
+        let fault = |fault| LoadError::Queue { queue: queue.name.clone(), fault };
+        let mut builder = TemplateBuilder::default();
+        let blocks = program.engines.iter().flat_map(|engine| &engine.blocks);
+        for block in blocks.filter(|block| block.queue == index) {
+            if block.op != DmaOp::Copy {
+                return Err(LoadError::Operation {
+                    queue: queue.name.clone(),
+                    block: block.id,
+                    op: block.op,
+                });
+            }
+            for copy in &block.copies {
+                let mut transfers = copy.transfers().peekable();
+                while let Some(part) = transfers.next() {
+                    let from = places.address(program, part.from, part.from_offset_bytes, part.len_bytes)?;
+                    let to = places.address(program, part.to, part.to_offset_bytes, part.len_bytes)?;
+                    // What the container lists as one copy is one transfer: its last descriptor has the barrier.
+                    let last = transfers.peek().is_none();
+                    let barrier = if last { barrier } else { Barrier::None };
+                    builder.transfer(from, to, part.len_bytes, barrier).map_err(fault)?;
+                }
+            }
+        }
+        all.extend(builder.finish(ring, ring_tag(queue.kind), places.padding()).map_err(fault)?);
+    }
+    let fault = |fault| LoadError::Queue { queue: "prologue".into(), fault };
+    let mut prologue = TemplateBuilder::default();
+    let (source, destination) = (places.sequence_source(), places.sequence_destination());
+    prologue.transfer(source.into(), destination.into(), 4, barrier).map_err(fault)?;
+    all.extend(prologue.finish(QueueId::PROLOGUE, UsageTag::DmaRing, places.padding()).map_err(fault)?);
+    Ok(all)
+}

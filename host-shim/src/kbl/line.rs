@@ -1,0 +1,442 @@
+//! The line: executions of a unit from staging to their end, in ticket order.
+//!
+//! ```text
+//!   stage ──► Staged ──kickoff──► Ready ──all before it kicked off or gone──► Started ──harvested──► outcome
+//!               └──────dropped──► Retired: its pairs copy padding, or are taken back
+//! ```
+//!
+//! Staging has two phases over all TPBs: slots are reserved on copies of the cursors, then pairs are written and committed;
+//! a failure in between leaves no trace. The device consumes exec rings in order and counts doorbells, so doorbells are rung
+//! in ticket order too: an execution that is kicked off waits, Ready, for earlier ones that are staged. A request record is
+//! written when its execution starts, for only then it is known which model ran before.
+//!
+//! Whoever holds the line's lock harvests for everyone: records belong to the execution whose ordinal they carry, and
+//! outcomes lie ready for their waiters. Executions whose waiters are gone end like any other.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+use sluice_core::dma::{AddrWord, Pair, PairSlots, RingError};
+use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, QueueFull, RequestFlags, Ticket, TicketQueue};
+use sluice_core::mem::Fault;
+use sluice_core::mmio::{Engine, Half, TpbId};
+
+use super::batch::{self, PROLOGUE_PAIRS, Prologue};
+use super::build::{BuildData, Built};
+use super::model::Model;
+use super::outcome::{EngineTimes, ExecFault, Halted, Outcome};
+use super::registry::{Held, ModelHandle, RegistryError};
+use super::set::Snapshot;
+use super::tpb::{ImpossibleCount, Mark, Tpb};
+use crate::device::Device;
+use crate::neff::Tables;
+
+/// Most executions in flight on one unit.
+pub(super) const MAX_DEPTH: usize = 1024;
+
+/// An execution that can't be staged. Nothing of it is.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StageError {
+    /// The model is gone.
+    #[error(transparent)]
+    Model(#[from] RegistryError),
+    /// An exec ring has no room now, or never has.
+    #[error("Failed to add execution request: TPB {tpb}: {error}")]
+    Ring {
+        /// Which TPB.
+        tpb: TpbId,
+        /// What is short.
+        error: RingError,
+    },
+    /// As many executions are in flight as the unit allows.
+    #[error("{in_flight} executions in flight, at most {depth}")]
+    Depth {
+        /// Executions staged and not ended.
+        in_flight: usize,
+        /// Most of them.
+        depth: usize,
+    },
+    /// The unit is closed.
+    #[error("the unit is closed")]
+    Closed,
+    /// A TPB runs nothing any more.
+    #[error("TPB {tpb}: {}", Halted(*class))]
+    Halted {
+        /// Which TPB.
+        tpb: TpbId,
+        /// Why.
+        class: ErrorClass,
+    },
+    /// The device can't be followed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl StageError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Model(error) => error.status(),
+            Self::Ring { error: RingError::Full { .. }, .. } | Self::Depth { .. } => NrtStatus::QUEUE_FULL,
+            Self::Ring { .. } => NrtStatus::FAILURE,
+            Self::Closed => NrtStatus::CLOSED,
+            Self::Halted { .. } => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
+            Self::Device(error) => error.status(),
+        }
+    }
+}
+
+/// A device that can't be reached, or whose counters can't be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// Its memory can't be reached.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// A counter says what can't be.
+    #[error(transparent)]
+    Count(#[from] ImpossibleCount),
+}
+
+impl DeviceError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Fault(_) => NrtStatus::FAILURE,
+            Self::Count(_) => NrtStatus::HW_ERROR,
+        }
+    }
+}
+
+/// Where an execution's outcome lies once it has ended.
+pub(super) type OutcomeCell = Arc<OnceLock<Outcome>>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Staged,
+    Ready,
+    Started,
+    /// Nothing of it will run, and nobody has to be told.
+    Retired,
+}
+
+/// An execution on one TPB.
+#[derive(Debug)]
+pub(super) struct Part {
+    pairs: u32,
+    slots: PairSlots,
+    /// Where the exec ring stood before it.
+    before: Mark,
+    /// Its place among the executions of the TPB, once it is started there.
+    pub(super) ordinal: Option<u32>,
+    pub(super) engines: [EngineTimes; Engine::COUNT],
+    pub(super) faults: Vec<ExecFault>,
+    pub(super) ended: bool,
+}
+
+impl Part {
+    fn start<D: Device>(&mut self, tpb: &mut Tpb<D::Mem>, device: &D) -> Result<(), ExecFault> {
+        if let Some(class) = tpb.halted {
+            return Err(ExecFault::Halted { class });
+        }
+        self.ordinal = Some(tpb.kick(device).map_err(|fault| ExecFault::NotStarted { fault })?);
+        Ok(())
+    }
+}
+
+/// An execution that has not ended.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    /// One per program, on the first TPBs of the unit.
+    pub(super) parts: Vec<Part>,
+    pub(super) outcome: OutcomeCell,
+    handle: ModelHandle,
+    model: Held<Model>,
+    /// Rings, blobs and tensors that the device uses until the end.
+    _build: Arc<BuildData>,
+    _pins: [Arc<Snapshot>; 2],
+}
+
+/// The last request that was handed to the device.
+#[derive(Debug)]
+struct Posted {
+    model: ModelHandle,
+    tables: Vec<Tables>,
+    flags: RequestFlags,
+}
+
+/// Executions of a unit, and the TPBs they run on.
+pub(super) struct Line<D: Device> {
+    pub(super) tpbs: Vec<Tpb<D::Mem>>,
+    depth: usize,
+    pub(super) tickets: TicketQueue<MAX_DEPTH>,
+    /// One per outstanding ticket, oldest first.
+    pub(super) entries: VecDeque<Entry>,
+    posted: Option<Posted>,
+    closed: bool,
+}
+
+impl<D: Device> Line<D> {
+    /// An empty line for at most `depth` executions, no more than [`MAX_DEPTH`].
+    pub(super) fn new(tpbs: Vec<Tpb<D::Mem>>, depth: usize) -> Self {
+        Self {
+            tpbs,
+            depth: depth.min(MAX_DEPTH),
+            tickets: TicketQueue::new(),
+            entries: VecDeque::new(),
+            posted: None,
+            closed: false,
+        }
+    }
+
+    /// Stages `built` on every TPB of its model, or on none.
+    pub(super) fn stage(
+        &mut self,
+        device: &D,
+        model: Held<Model>,
+        built: &Built,
+    ) -> Result<(Ticket, OutcomeCell), StageError> {
+        if self.closed {
+            return Err(StageError::Closed);
+        }
+        if self.entries.len() >= self.depth {
+            self.harvest()?;
+        }
+        let full = |in_flight| StageError::Depth { in_flight, depth: self.depth };
+        if self.entries.len() >= self.depth {
+            return Err(full(self.entries.len()));
+        }
+        let mut reserved = Vec::with_capacity(built.data.tpbs.len());
+        for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
+            if let Some(class) = tpb.halted {
+                return Err(StageError::Halted { tpb: tpb.id(), class });
+            }
+            tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
+            let pairs = (build.tx.len() + PROLOGUE_PAIRS) as u32;
+            let reservation = tpb.reserve(pairs);
+            let (cursor, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
+            let part = Part {
+                pairs,
+                slots,
+                before: tpb.mark(),
+                ordinal: None,
+                engines: Default::default(),
+                faults: Vec::new(),
+                ended: false,
+            };
+            reserved.push((cursor, part));
+        }
+        let ticket = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
+        if let Err(fault) = self.commit(device, ticket, &model, built, &reserved) {
+            for (tpb, (_, part)) in self.tpbs.iter_mut().zip(&reserved) {
+                tpb.roll_back(&part.before);
+            }
+            // The ticket issued above is the last one.
+            let _ = self.tickets.revoke(ticket);
+            return Err(DeviceError::from(fault).into());
+        }
+        let outcome = OutcomeCell::default();
+        self.entries.push_back(Entry {
+            state: State::Staged,
+            parts: reserved.into_iter().map(|(_, part)| part).collect(),
+            outcome: Arc::clone(&outcome),
+            handle: built.model,
+            model,
+            _build: Arc::clone(&built.data),
+            _pins: built.pins.clone(),
+        });
+        Ok((ticket, outcome))
+    }
+
+    fn commit(
+        &mut self,
+        device: &D,
+        ticket: Ticket,
+        model: &Model,
+        built: &Built,
+        reserved: &[(sluice_core::dma::PairCursor, Part)],
+    ) -> Result<(), Fault> {
+        let builds = model.images().iter().zip(&built.data.tpbs);
+        for ((tpb, (_, part)), ((_, image), build)) in self.tpbs.iter().zip(reserved).zip(builds) {
+            let prologue = Prologue {
+                registers: tpb.registers(),
+                slot: tpb.slot(ticket),
+                one: tpb.one(),
+                sequence: image.sequence_source(),
+            }
+            .pairs();
+            batch::place(device, tpb.exec(Half::Tx), &part.slots.tx, batch::tx(&build.tx, &prologue))?;
+            batch::place(device, tpb.exec(Half::Rx), &part.slots.rx, batch::rx(&build.rx, &prologue))?;
+        }
+        for (tpb, (cursor, part)) in self.tpbs.iter_mut().zip(reserved) {
+            tpb.commit(*cursor, part.pairs)?;
+        }
+        Ok(())
+    }
+
+    /// Lets a staged execution start as soon as those before it have.
+    pub(super) fn kick_off(&mut self, device: &D, ticket: Ticket) {
+        if let Some(entry) = self.entry(ticket) {
+            entry.state = State::Ready;
+        }
+        self.start_ready(device);
+    }
+
+    /// Takes a staged execution out of the line.
+    pub(super) fn retire(&mut self, device: &D, ticket: Ticket) {
+        let Some(index) = self.index(ticket) else { return };
+        self.entries[index].state = State::Retired;
+        if index + 1 < self.entries.len() {
+            self.pad(device, index, 0);
+        }
+        self.take_back();
+        self.start_ready(device);
+    }
+
+    /// Frees the slots and tickets of executions that were retired and have none behind them. The device has consumed
+    /// nothing of them: it stops behind the last execution that was kicked off.
+    fn take_back(&mut self) {
+        while let Some(last) = self.entries.back().filter(|entry| entry.state == State::Retired) {
+            for (tpb, part) in self.tpbs.iter_mut().zip(&last.parts) {
+                tpb.roll_back(&part.before);
+            }
+            let ticket = Ticket(self.tickets.tail().0.wrapping_sub(1));
+            if self.tickets.revoke(ticket).is_err() {
+                return;
+            }
+            self.entries.pop_back();
+        }
+    }
+
+    /// Overwrites the pairs of an entry, on its TPBs from `first` on, by pairs that move nothing.
+    fn pad(&mut self, device: &D, index: usize, first: usize) {
+        let entry = &self.entries[index];
+        for (tpb, part) in self.tpbs.iter().zip(&entry.parts).skip(first) {
+            let padding = Pair::padding(AddrWord::from(tpb.one()));
+            let count = part.pairs as usize;
+            let tx = batch::place(
+                device,
+                tpb.exec(Half::Tx),
+                &part.slots.tx,
+                std::iter::repeat_n(padding.tx, count),
+            );
+            let rx = batch::place(
+                device,
+                tpb.exec(Half::Rx),
+                &part.slots.rx,
+                std::iter::repeat_n(padding.rx, count),
+            );
+            if let Err(fault) = tx.and(rx) {
+                tracing::warn!(tpb = tpb.id().get(), %fault, "a retired execution stays in the exec ring");
+            }
+        }
+    }
+
+    /// Starts every execution that is Ready and has nothing before it that is still Staged.
+    fn start_ready(&mut self, device: &D) {
+        for index in 0..self.entries.len() {
+            match self.entries[index].state {
+                State::Started | State::Retired => {}
+                State::Staged => break,
+                State::Ready => self.start(device, index),
+            }
+        }
+        self.pop_ended();
+    }
+
+    fn start(&mut self, device: &D, index: usize) {
+        let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
+        self.entries[index].state = State::Started;
+        let mut started = 0;
+        let mut failed = self.write_requests(device, ticket, index).err();
+        let entry = &mut self.entries[index];
+        for (tpb, part) in self.tpbs.iter_mut().zip(&mut entry.parts) {
+            if failed.is_none() {
+                failed = part.start(tpb, device).err();
+            }
+            if failed.is_some() {
+                break;
+            }
+            started += 1;
+        }
+        if let Some(fault) = failed {
+            for part in &mut entry.parts[started..] {
+                part.faults.push(fault);
+                part.ended = true;
+            }
+            self.pad(device, index, started);
+            self.settle(index);
+        }
+    }
+
+    fn write_requests(&mut self, device: &D, ticket: Ticket, index: usize) -> Result<(), ExecFault> {
+        let entry = &self.entries[index];
+        let images = entry.model.images();
+        let tables = || images.iter().map(|(_, image)| image.tables().clone()).collect::<Vec<_>>();
+        let flags = match &self.posted {
+            None => {
+                RequestFlags { do_model_switch: true, reload_seq_config: true, load_act_dve_tables: true }
+            }
+            Some(posted) => {
+                let do_model_switch = posted.model != entry.handle;
+                let load_act_dve_tables = do_model_switch && posted.tables != tables();
+                let same = (do_model_switch, load_act_dve_tables)
+                    == (posted.flags.do_model_switch, posted.flags.load_act_dve_tables);
+                RequestFlags { do_model_switch, reload_seq_config: !same, load_act_dve_tables }
+            }
+        };
+        for (tpb, (_, image)) in self.tpbs.iter().zip(images) {
+            let request = ExecRequest::new(image.entries(), flags);
+            let written = device.write(tpb.slot(ticket), &batch::slot_bytes(&request, ticket.0));
+            written.map_err(|fault| ExecFault::NotStarted { fault })?;
+        }
+        match &mut self.posted {
+            Some(posted) if posted.model == entry.handle => posted.flags = flags,
+            posted => *posted = Some(Posted { model: entry.handle, tables: tables(), flags }),
+        }
+        Ok(())
+    }
+
+    /// Stages nothing from now on.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Tells the device to start no further execution.
+    pub(super) fn stop(&self) -> Result<(), DeviceError> {
+        for tpb in &self.tpbs {
+            tpb.control().stop.try_publish(1)?;
+        }
+        Ok(())
+    }
+
+    /// Gives up executions that have not ended, with all memory that the device may still use for them.
+    pub(super) fn abandon(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.entries));
+        std::mem::forget(std::mem::take(&mut self.tpbs));
+    }
+
+    /// Executions staged or running.
+    pub(super) fn in_flight(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Executions of that model that are staged or running.
+    pub(super) fn in_flight_of(&self, model: ModelHandle) -> usize {
+        self.entries.iter().filter(|entry| entry.handle == model).count()
+    }
+
+    /// Tickets issued so far.
+    pub(super) fn tickets(&self) -> u64 {
+        self.tickets.tail().0
+    }
+
+    pub(super) fn index(&self, ticket: Ticket) -> Option<usize> {
+        let index = usize::try_from(ticket.0.wrapping_sub(self.tickets.head().0)).ok()?;
+        (index < self.entries.len()).then_some(index)
+    }
+
+    fn entry(&mut self, ticket: Ticket) -> Option<&mut Entry> {
+        self.index(ticket).map(|index| &mut self.entries[index])
+    }
+}

@@ -1,0 +1,205 @@
+//! A loaded model: one image per subgraph, and what was built for it so far.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sluice_core::fmap::{Direction, VarId};
+use sluice_core::mmio::{TpbId, TpbRegisters};
+
+use super::batch::PROLOGUE_PAIRS;
+use super::build::{BuildData, BuildKey};
+use super::error::LoadError;
+use super::image::{ImageOptions, TpbImage};
+use super::lru::Lru;
+use super::place;
+use super::work::{EngineReport, WorkItem};
+use crate::device::Device;
+use crate::device::heap::{DeviceBlock, Heap};
+use crate::neff::{Neff, Target};
+
+/// How a model is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// Longest that an execution of the model may take (whole seconds, as runtimes give it).
+    pub timeout_seconds: u32,
+    /// Rings kept per queue although no execution uses them.
+    pub ring_cache: usize,
+    /// Whole builds kept, one per pair of sets.
+    pub build_cache: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { timeout_seconds: 30, ring_cache: 8, build_cache: 8 }
+    }
+}
+
+/// How often a build found everything as before.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct BuildCounts {
+    /// Builds that were a look at the keys of two sets.
+    pub hits: u64,
+    /// Builds that joined tensors to the model anew.
+    pub misses: u64,
+}
+
+/// An input or output of a model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// The program that has it.
+    pub tpb: TpbId,
+    /// The name that a tensor is bound under.
+    pub name: String,
+    /// Which set it is looked up in.
+    pub direction: Direction,
+    /// Least length of the tensor.
+    pub size_bytes: u64,
+    /// The variable of the program.
+    pub var: VarId,
+}
+
+/// A model in device memory.
+#[derive(Debug)]
+pub struct Model {
+    name: String,
+    uuid: [u8; 16],
+    timeout: Duration,
+    images: Vec<(TpbId, TpbImage)>,
+    _shared: Option<DeviceBlock>,
+    pub(super) builds: Builds,
+}
+
+/// What was built for one load. It lives and dies with the load, so its keys need not name the load.
+#[derive(Debug)]
+pub(super) struct Builds {
+    kept: Mutex<Lru<BuildKey, BuildData>>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Builds {
+    fn new(capacity: usize) -> Self {
+        let kept = Mutex::new(Lru::new(capacity));
+        Self { kept, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+    }
+
+    pub(super) fn kept(&self) -> MutexGuard<'_, Lru<BuildKey, BuildData>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_miss(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Model {
+    /// Loads every program of `neff`, the first on the first of `tpbs`, and so on. On failure nothing stays on the device.
+    pub(super) fn load<D: Device>(
+        neff: &Neff,
+        tpbs: &[(TpbId, TpbRegisters)],
+        device_target: Target,
+        device: &D,
+        heap: &Heap,
+        options: &LoadOptions,
+    ) -> Result<Self, LoadError> {
+        if neff.programs.len() > tpbs.len() {
+            return Err(LoadError::NotEnoughCores { need: neff.programs.len(), have: tpbs.len() });
+        }
+        let shared = place::shared_scratchpad(&neff.programs, heap)?;
+        let image_options = ImageOptions { device_target, ring_cache: options.ring_cache };
+        let images = neff.programs.iter().zip(tpbs).map(|(program, &at)| {
+            Ok((at.0, TpbImage::load(program, at, device, heap, shared.as_ref(), image_options)?))
+        });
+        Ok(Self {
+            name: neff.header.name.clone(),
+            uuid: neff.header.uuid,
+            timeout: Duration::from_secs(options.timeout_seconds.into()),
+            images: images.collect::<Result<_, LoadError>>()?,
+            _shared: shared,
+            builds: Builds::new(options.build_cache),
+        })
+    }
+
+    /// The name in the container's header.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The uuid in the container's header.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// Longest that an execution may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The TPBs it runs on.
+    pub fn tpbs(&self) -> impl ExactSizeIterator<Item = TpbId> + '_ {
+        self.images.iter().map(|&(tpb, _)| tpb)
+    }
+
+    /// Every tensor that has to be bound, program by program: inputs, then outputs. Programs may share names; they are
+    /// then bound to the same tensor.
+    pub fn wants(&self) -> impl Iterator<Item = Wanted> + '_ {
+        self.images.iter().flat_map(|(tpb, image)| {
+            image.contract().entries().map(|(name, entry)| Wanted {
+                tpb: *tpb,
+                name: name.to_string(),
+                direction: entry.direction,
+                size_bytes: entry.size_bytes,
+                var: entry.var,
+            })
+        })
+    }
+
+    /// The names to bind in one direction, each once: as the first program that has it wants it, but of the greatest length
+    /// that any program wants.
+    pub fn names(&self, direction: Direction) -> Vec<Wanted> {
+        let mut names: Vec<Wanted> = Vec::new();
+        let mut known: HashMap<String, usize> = HashMap::new();
+        for wanted in self.wants().filter(|wanted| wanted.direction == direction) {
+            let place = *known.entry(wanted.name.clone()).or_insert(names.len());
+            match names.get_mut(place) {
+                Some(first) => first.size_bytes = first.size_bytes.max(wanted.size_bytes),
+                None => names.push(wanted),
+            }
+        }
+        names
+    }
+
+    /// Its engines and what of them is carried out, in the order of the cores.
+    pub fn engines(&self) -> impl Iterator<Item = &EngineReport> {
+        self.images.iter().flat_map(|(_, image)| image.engines())
+    }
+
+    /// What its engines do in one execution: core by core, each in program order.
+    pub fn work_items(&self) -> impl Iterator<Item = &WorkItem> {
+        self.images.iter().flat_map(|(_, image)| image.items())
+    }
+
+    /// How often builds found everything as before.
+    pub fn build_counts(&self) -> BuildCounts {
+        BuildCounts {
+            hits: self.builds.hits.load(Ordering::Relaxed),
+            misses: self.builds.misses.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Most exec-ring pairs that an execution takes on one TPB.
+    pub(super) fn batch_pairs(&self) -> u32 {
+        let pairs = self.images.iter().map(|(_, image)| image.swap_pairs() + PROLOGUE_PAIRS);
+        u32::try_from(pairs.max().unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn images(&self) -> &[(TpbId, TpbImage)] {
+        &self.images
+    }
+}

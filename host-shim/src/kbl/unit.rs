@@ -1,0 +1,387 @@
+//! An execution unit: the TPBs of a device that are driven as one, and everything that runs on them.
+//!
+//! ```text
+//!   Unit ─┬─ registry   models by handle
+//!         ├─ line       executions in ticket order, exec rings, notification queues      one lock
+//!         └─ phases     what the host did and when
+//! ```
+//!
+//! Building needs no lock of the unit; staging, kickoff and harvest are short and take the line's.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluice_core::dma::{RingError, RingSize};
+use sluice_core::exec::NrtStatus;
+use sluice_core::mem::Clock;
+use sluice_core::mmio::{OutsideWindow, TpbId, TpbRegisters};
+
+use super::batch::MAX_BATCH_PAIRS;
+use super::build::{self, BuildError, Built, PatchedSlot};
+use super::error::LoadError;
+use super::execution::{Patience, Staged};
+use super::line::{DeviceError, Line, MAX_DEPTH, StageError};
+use super::model::{LoadOptions, Model};
+use super::phases::{Phase, PhaseLog};
+use super::registry::{HandleCounter, Held, Holder, ModelHandle, Registry, RegistryError};
+use super::set::TensorSet;
+use super::tpb::{BringUpError, Tpb, TpbSizes};
+use crate::device::Device;
+use crate::device::heap::Heap;
+use crate::neff::{Neff, Target};
+
+/// How a unit is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct UnitOptions {
+    /// Descriptors of each half of the exec rings: a power of two, at least 32.
+    pub exec_ring: u32,
+    /// Executions that may be staged or running at once, 1..=1024.
+    pub depth: u32,
+    /// What the device is. [`Target::Any`] takes models of every architecture.
+    pub target: Target,
+    /// How long an engine takes whose program the device can't interpret.
+    pub opaque_engine_time: Duration,
+    /// Host phases kept until they are taken.
+    pub phase_log: usize,
+}
+
+impl Default for UnitOptions {
+    fn default() -> Self {
+        Self {
+            exec_ring: 4096,
+            depth: 64,
+            target: Target::Any,
+            opaque_engine_time: Duration::from_micros(20),
+            phase_log: 1 << 16,
+        }
+    }
+}
+
+/// A unit that can't be set up.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A TPB that can't be set up.
+    #[error("TPB {tpb}: {error}")]
+    BringUp {
+        /// Which TPB.
+        tpb: TpbId,
+        /// Why.
+        error: BringUpError,
+    },
+    /// More TPBs than a device has.
+    #[error(transparent)]
+    Window(#[from] OutsideWindow),
+    /// An exec ring of a size that no ring has.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// An exec ring that is no power of two.
+    #[error("exec ring of {descriptors} descriptors, want a power of two")]
+    RingPower {
+        /// Size asked for.
+        descriptors: u32,
+    },
+    /// A depth out of range.
+    #[error("{depth} executions in flight, want 1 to {MAX_DEPTH}")]
+    Depth {
+        /// Depth asked for.
+        depth: u32,
+    },
+}
+
+impl OpenError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::BringUp { error: BringUpError::Heap(_), .. } => NrtStatus::RESOURCE,
+            Self::BringUp { .. } => NrtStatus::FAILURE,
+            Self::Window(_) | Self::Ring(_) | Self::RingPower { .. } | Self::Depth { .. } => {
+                NrtStatus::INVALID
+            }
+        }
+    }
+}
+
+/// A model that was not removed, or a unit that was not closed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UnloadError {
+    /// No such model, or still in use.
+    #[error(transparent)]
+    Model(#[from] RegistryError),
+    /// Executions that have not ended.
+    #[error("{in_flight} executions not ended after {waited_ms} ms")]
+    InFlight {
+        /// How many.
+        in_flight: usize,
+        /// How long the close waited.
+        waited_ms: u64,
+    },
+    /// The device can't be followed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl UnloadError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Model(error) => error.status(),
+            Self::InFlight { .. } => NrtStatus::TIMEOUT,
+            Self::Device(error) => error.status(),
+        }
+    }
+}
+
+/// What the handles of a unit have in common.
+pub(super) struct Shared<D: Device> {
+    pub(super) device: Arc<D>,
+    heap: Heap,
+    at: Vec<(TpbId, TpbRegisters)>,
+    options: UnitOptions,
+    batch_limit: u32,
+    models: Registry<Model>,
+    line: Mutex<Line<D>>,
+    pub(super) phases: PhaseLog,
+    pub(super) patience: Patience,
+}
+
+impl<D: Device> Shared<D> {
+    pub(super) fn line(&self) -> MutexGuard<'_, Line<D>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Harvests until no execution is in flight by `count`, or `limit` has passed; returns how many are.
+    fn drain(&self, limit: Duration, count: impl Fn(&Line<D>) -> usize) -> Result<usize, DeviceError> {
+        let started = Instant::now();
+        loop {
+            let seen = self.device.progress();
+            let in_flight = {
+                let mut line = self.line();
+                line.harvest()?;
+                count(&line)
+            };
+            let left = limit.saturating_sub(started.elapsed());
+            if in_flight == 0 || left.is_zero() {
+                return Ok(in_flight);
+            }
+            self.device.wait_progress(seen, left);
+        }
+    }
+}
+
+impl<D: Device> Drop for Shared<D> {
+    fn drop(&mut self) {
+        /// How long the device gets for executions that nobody waits for any more.
+        const LIMIT: Duration = Duration::from_secs(1);
+        self.line().close();
+        let in_flight = self.drain(LIMIT, Line::in_flight);
+        let stopped = self.line().stop();
+        if !matches!(in_flight, Ok(0)) || stopped.is_err() {
+            tracing::warn!(
+                ?in_flight,
+                "a unit ends while its device may be running; its memory is not used again"
+            );
+            self.line().abandon();
+        }
+    }
+}
+
+/// All TPBs of a device, driven as one. Cheap to clone; clones are the same unit.
+pub struct Unit<D: Device> {
+    shared: Arc<Shared<D>>,
+}
+
+impl<D: Device> Clone for Unit<D> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<D: Device> fmt::Debug for Unit<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unit").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> Unit<D> {
+    /// Sets up every TPB of `device` with memory from `heap`, which the caller vouches to be the device's. The TPBs have to
+    /// be idle.
+    ///
+    /// # Errors
+    /// Sizes out of range, no memory, or a device that can't be reached.
+    pub fn open(device: Arc<D>, heap: Heap, options: UnitOptions) -> Result<Self, OpenError> {
+        let exec_ring = RingSize::new(options.exec_ring)?;
+        if !options.exec_ring.is_power_of_two() {
+            return Err(OpenError::RingPower { descriptors: options.exec_ring });
+        }
+        let depth = options.depth as usize;
+        if depth == 0 || depth > MAX_DEPTH {
+            return Err(OpenError::Depth { depth: options.depth });
+        }
+        // Two records per engine and execution; room for as many again that a device may add.
+        let nq_records = (4 * options.depth).next_power_of_two();
+        let sizes = TpbSizes { exec_ring, depth: options.depth, nq_records };
+        let registers = device.map().registers;
+        let (mut at, mut tpbs) = (Vec::new(), Vec::new());
+        for tpb in 0..registers.tpbs() {
+            let tpb = TpbId::new(tpb)?;
+            at.push((tpb, registers.tpb(tpb)?));
+        }
+        let opaque_cycles = cycles(&*device, options.opaque_engine_time);
+        for &(id, registers) in &at {
+            let tpb = Tpb::bring_up(&*device, &heap, id, registers, sizes);
+            let tpb = tpb.map_err(|error| OpenError::BringUp { tpb: id, error })?;
+            tpb.control().set_opaque_engine_cycles(opaque_cycles);
+            tpbs.push(tpb);
+        }
+        Ok(Self {
+            shared: Arc::new(Shared {
+                device,
+                heap,
+                at,
+                options,
+                batch_limit: MAX_BATCH_PAIRS.min(exec_ring.usable()),
+                models: Registry::new(HandleCounter::global()),
+                line: Mutex::new(Line::new(tpbs, depth)),
+                phases: PhaseLog::new(options.phase_log),
+                patience: Patience::new(),
+            }),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<D> {
+        &self.shared.device
+    }
+
+    /// The device's memory.
+    pub fn heap(&self) -> &Heap {
+        &self.shared.heap
+    }
+
+    /// What the host did so far.
+    pub fn phases(&self) -> &PhaseLog {
+        &self.shared.phases
+    }
+
+    /// Loads a model onto the first TPBs, one per subgraph.
+    ///
+    /// # Errors
+    /// See [`LoadError`]; nothing stays on the device then.
+    pub fn load(&self, neff: &Neff, options: &LoadOptions) -> Result<ModelHandle, LoadError> {
+        let Shared { device, heap, at, phases, .. } = &*self.shared;
+        let span = phases.start(&**device, Phase::Load);
+        let model = Model::load(neff, at, self.shared.options.target, &**device, heap, options)?;
+        let pairs = model.batch_pairs();
+        if pairs > self.shared.batch_limit {
+            return Err(LoadError::BatchTooLarge { pairs, limit: self.shared.batch_limit });
+        }
+        let handle = self.shared.models.add(model)?;
+        span.end(None);
+        Ok(handle)
+    }
+
+    /// A look at a loaded model. It stays loaded while the result lives.
+    ///
+    /// # Errors
+    /// No such model.
+    pub fn model(&self, handle: ModelHandle) -> Result<Held<Model>, RegistryError> {
+        self.shared.models.acquire(handle, Holder::Query)
+    }
+
+    /// Joins a model with the caller's tensors. Costs a look at two keys if both sets are as at an earlier build.
+    ///
+    /// # Errors
+    /// No such model, tensors that are missing or too small, or no memory; nothing stays on the device then.
+    pub fn build(
+        &self,
+        model: ModelHandle,
+        inputs: &TensorSet,
+        outputs: &TensorSet,
+    ) -> Result<Built, BuildError> {
+        let Shared { device, heap, phases, models, .. } = &*self.shared;
+        let span = phases.start(&**device, Phase::Build);
+        let held = models.acquire(model, Holder::Build)?;
+        let built = Built::new((model, &held), inputs, outputs, &**device, heap)?;
+        span.end(None);
+        Ok(built)
+    }
+
+    /// Every pointer cell, pointer-table row and queue base register that executions of `built` write, with its value: what
+    /// a check of the device's memory compares with.
+    ///
+    /// # Errors
+    /// The model is gone.
+    pub fn patched_slots(&self, built: &Built) -> Result<Vec<PatchedSlot>, BuildError> {
+        let model = self.shared.models.acquire(built.model, Holder::Query)?;
+        build::patched_slots(&model, &built.data).map_err(BuildError::Swaps)
+    }
+
+    /// Puts an execution into the exec rings of all its TPBs, or of none.
+    ///
+    /// # Errors
+    /// No room now (status QUEUE_FULL), the model is gone, or a device that can't be reached. Nothing is staged then.
+    pub fn stage(&self, built: &Built) -> Result<Staged<D>, StageError> {
+        let Shared { device, phases, models, .. } = &*self.shared;
+        let span = phases.start(&**device, Phase::Stage);
+        let model = models.acquire(built.model, Holder::Execution)?;
+        let timeout = model.timeout();
+        let (ticket, outcome) = self.shared.line().stage(device, model, built)?;
+        span.end(Some(ticket.0));
+        Ok(Staged::new(ticket, timeout, outcome, Arc::clone(&self.shared)))
+    }
+
+    /// Tickets issued so far: one per execution that was staged.
+    pub fn tickets(&self) -> u64 {
+        self.shared.line().tickets()
+    }
+
+    /// Executions staged or running.
+    pub fn in_flight(&self) -> usize {
+        self.shared.line().in_flight()
+    }
+
+    /// Harvests executions that nobody waits for. Does not block.
+    ///
+    /// # Errors
+    /// A device that can't be followed.
+    pub fn harvest(&self) -> Result<(), DeviceError> {
+        self.shared.line().harvest()
+    }
+
+    /// Removes a model. Blocks until its executions have ended and nobody looks at it, at most for `limit`.
+    ///
+    /// # Errors
+    /// No such model, or still in use after `limit`: it stays loaded then, and the error names the holders.
+    pub fn unload(&self, model: ModelHandle, limit: Duration) -> Result<(), UnloadError> {
+        let started = Instant::now();
+        drop(self.shared.models.acquire(model, Holder::Query)?);
+        self.shared.drain(limit, |line| line.in_flight_of(model))?;
+        drop(self.shared.models.remove(model, limit.saturating_sub(started.elapsed()))?);
+        Ok(())
+    }
+
+    /// Ends the unit: no execution is staged from now on. Blocks until all have ended, at most for `limit`; then tells the
+    /// device to start no more.
+    ///
+    /// # Errors
+    /// Executions that have not ended in time, or a device that can't be followed.
+    pub fn close(&self, limit: Duration) -> Result<(), UnloadError> {
+        self.shared.line().close();
+        let in_flight = self.shared.drain(limit, Line::in_flight)?;
+        self.shared.line().stop()?;
+        match in_flight {
+            0 => Ok(()),
+            _ => Err(UnloadError::InFlight {
+                in_flight,
+                waited_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            }),
+        }
+    }
+}
+
+/// A time in cycles of the device's counter.
+fn cycles<C: Clock>(clock: &C, time: Duration) -> u64 {
+    let cycles = time.as_nanos() * u128::from(clock.frequency_hz()) / 1_000_000_000;
+    u64::try_from(cycles).unwrap_or(u64::MAX)
+}
