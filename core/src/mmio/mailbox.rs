@@ -42,6 +42,16 @@ impl ItemStatus {
         Self(class as u32 | queue.get() << 16)
     }
 
+    /// The status that `word` stands for.
+    pub const fn from_word(word: u32) -> Self {
+        Self(word)
+    }
+
+    /// The word that stands for it.
+    pub const fn word(self) -> u32 {
+        self.0
+    }
+
     /// The class and the queue, unless the item ran to its end. A queue that cannot be reads as the execution queue.
     pub fn failure(self) -> Option<(u16, QueueId)> {
         let class = self.0 as u16;
@@ -114,7 +124,7 @@ impl<W: Word> LaneMailbox<W> {
         }
         let [status, bytes_moved, descriptors] = &self.report;
         Some(ItemReport {
-            status: ItemStatus(status.observe()),
+            status: ItemStatus::from_word(status.observe()),
             bytes_moved: bytes_moved.observe(),
             descriptors: descriptors.observe(),
         })
@@ -161,7 +171,7 @@ impl<W: Word> AgentMailbox<W> {
 
     /// Reports the item taken last as finished.
     pub fn finish(&self, report: ItemReport) {
-        self.report[0].set(report.status.0);
+        self.report[0].set(report.status.word());
         self.report[1].set(report.bytes_moved);
         self.report[2].set(report.descriptors);
         self.fin.publish(self.ack.get());

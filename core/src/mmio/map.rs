@@ -136,6 +136,11 @@ impl EventId {
     pub const START: Self = Self(0);
 }
 
+impl SemaphoreId {
+    /// The first of a TPB's semaphores.
+    pub const FIRST: Self = Self(0);
+}
+
 impl NotificationQueue {
     const PER_TYPE: u8 = 16;
     const NOTIFY: u8 = 1;

@@ -1,0 +1,137 @@
+//! The copy engine: carries out one descriptor pair.
+//!
+//! ```text
+//!   source            destination       what happens
+//!   RAM               RAM               bytes are copied
+//!   RAM               queue bank        base, length: stored, the queue is re-armed; tail increment: descriptors start
+//!   RAM               event             stored
+//!   RAM               semaphore         added
+//!   RAM               request           stored
+//!   anything else                       refused
+//! ```
+//!
+//! Registers are written word by word. A pair is done before the next one begins, so the barriers of a descriptor only have
+//! to make its writes visible to others before later ones. Whatever a descriptor asks for, the outcome is bytes where it
+//! said or an [`ErrorClass`]; it never reaches memory that the device map does not give to descriptors.
+
+use sluice_core::dma::{Barrier, Pair, QueueRegisters};
+use sluice_core::exec::{DeviceMap, ErrorClass, REQUEST_BYTES};
+use sluice_core::mem::{DevAddr, DeviceMemory, Word, barrier};
+use sluice_core::mmio::{EventId, QueueId, Register, TpbId, TpbRegisters};
+
+/// What a pair did besides moving bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub(crate) struct Effects {
+    /// The TPB whose start event was set.
+    pub(crate) started: Option<TpbId>,
+    /// A semaphore was raised: lanes may have something to dispatch.
+    pub(crate) semaphore: bool,
+    /// Descriptors of a prologue queue were started: its sequencer has something to run.
+    pub(crate) prologue: bool,
+}
+
+/// Carries out descriptor pairs on one device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyEngine<'a, M> {
+    memory: &'a M,
+    map: &'a DeviceMap,
+}
+
+impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
+    /// An engine on `memory`, which is laid out as `map` says.
+    pub(crate) fn new(memory: &'a M, map: &'a DeviceMap) -> Self {
+        Self { memory, map }
+    }
+
+    /// Device memory.
+    pub(crate) fn memory(&self) -> &'a M {
+        self.memory
+    }
+
+    /// Reads `into.len()` bytes that a queue or a program needs; only RAM can hold such.
+    ///
+    /// # Errors
+    /// [`ErrorClass::OUT_OF_BOUNDS`] when any of them is outside.
+    pub(crate) fn fetch(&self, at: DevAddr, into: &mut [u8]) -> Result<(), ErrorClass> {
+        self.in_ram(at, into.len() as u64)?;
+        self.memory.read_bytes(at, into).map_err(|_| ErrorClass::OUT_OF_BOUNDS)
+    }
+
+    /// Carries out `pair`. Its ring ids are not looked at: they belong to the queue.
+    ///
+    /// # Errors
+    /// [`ErrorClass::OUT_OF_BOUNDS`] for an address outside RAM and registers, [`ErrorClass::DMA_ABORT`] for a pair that is
+    /// not a plain copy or writes what descriptors may not. Registers before the offending word are written then.
+    pub(crate) fn run(&self, pair: &Pair) -> Result<(Effects, u32), ErrorClass> {
+        let copy = pair.decode().map_err(|_| ErrorClass::DMA_ABORT)?;
+        let (from, to, bytes) = (DevAddr(copy.source.0), DevAddr(copy.destination.0), copy.len.bytes());
+        self.in_ram(from, bytes.into())?;
+        let effects = if self.map.registers.touches(to, bytes.into()) {
+            self.write_registers(from, to, bytes)?
+        } else {
+            self.in_ram(to, bytes.into())?;
+            self.memory.copy(from, to, bytes.into()).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
+            Effects::default()
+        };
+        if copy.barrier != Barrier::None {
+            barrier();
+        }
+        Ok((effects, bytes))
+    }
+
+    fn in_ram(&self, at: DevAddr, bytes: u64) -> Result<(), ErrorClass> {
+        if self.map.ram.contains(at, bytes) { Ok(()) } else { Err(ErrorClass::OUT_OF_BOUNDS) }
+    }
+
+    fn write_registers(&self, from: DevAddr, to: DevAddr, bytes: u32) -> Result<Effects, ErrorClass> {
+        if !bytes.is_multiple_of(4) || !to.0.is_multiple_of(4) {
+            return Err(ErrorClass::DMA_ABORT);
+        }
+        let mut effects = Effects::default();
+        for offset in (0..u64::from(bytes)).step_by(4) {
+            let mut value = [0; 4];
+            self.memory.read_bytes(from.offset(offset), &mut value).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
+            self.write_register(to.offset(offset), u32::from_le_bytes(value), &mut effects)?;
+        }
+        Ok(effects)
+    }
+
+    fn write_register(&self, at: DevAddr, value: u32, effects: &mut Effects) -> Result<(), ErrorClass> {
+        const REQUEST: u32 = TpbRegisters::REQUEST_OFFSET_BYTES;
+        const REQUEST_END: u32 = REQUEST + REQUEST_BYTES as u32;
+        let (tpb, register) = self.map.registers.locate(at).ok_or(ErrorClass::OUT_OF_BOUNDS)?;
+        let outside = |_| ErrorClass::OUT_OF_BOUNDS;
+        match register {
+            // The execution queue is the host's alone.
+            Register::Queue(_, QueueId::EXEC, _) | Register::Other => return Err(ErrorClass::DMA_ABORT),
+            Register::Queue(half, queue, register) => {
+                let bank = self
+                    .map
+                    .registers
+                    .tpb(tpb)
+                    .map_err(|_| ErrorClass::OUT_OF_BOUNDS)?
+                    .queue_bank(half, queue);
+                if !QueueRegisters::attach(self.memory, bank).map_err(outside)?.write(register, value) {
+                    return Err(ErrorClass::DMA_ABORT);
+                }
+                effects.prologue |= queue == QueueId::PROLOGUE;
+            }
+            Register::Event(event) => {
+                self.memory.word(at).map_err(outside)?.store_release(value);
+                if event == EventId::START {
+                    effects.started = Some(tpb);
+                }
+            }
+            Register::Semaphore(_) => {
+                self.memory.accumulate(at, value).map_err(outside)?;
+                effects.semaphore = true;
+            }
+            Register::Control(REQUEST..REQUEST_END) => {
+                self.memory.word(at).map_err(outside)?.store_relaxed(value);
+            }
+            Register::Control(_) => return Err(ErrorClass::DMA_ABORT),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! One engine as its lane serves it: walks the engine's program, one item at a time.
+//!
+//! ```text
+//!   ┌──────┐ started: start notification  ┌───────┐ RUN_BLOCK  ┌─────────┐ semaphores  ┌─────────┐
+//!   │ idle │ ───────────────────────────► │ fetch │ ─────────► │ waiting │ ──────────► │ running │
+//!   └──────┘                              └───────┘            └─────────┘  dispatch   └─────────┘
+//!      ▲            HALT: end notification   │ ▲                                            │ FIN
+//!      └─────────────────────────────────────┘ └──── record, signal, next instruction ──────┘
+//! ```
+//!
+//! An engine without a program starts and ends at once. An engine whose first instruction is none of ours is opaque: one
+//! item, whose time the agent takes, then the end. After a failure, its own or another engine's, an engine ends without a
+//! notification and its agent is given nothing more.
+
+use heapless::Vec;
+use sluice_core::exec::{
+    Channel, CoreIndex, ErrorClass, INSTRUCTION_BYTES, Instruction, InstructionBytes, MAX_WAITS,
+    Notification, NotificationSender, RunBlock, SubType,
+};
+use sluice_core::layout::swimlane::SchedPhaseKind;
+use sluice_core::mem::{DevAddr, DeviceMemory, Fault, Word};
+use sluice_core::mmio::{ItemReport, ItemStatus, LaneMailbox, QueueId, SemaphoreId, TpbRegisters};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::board::{EngineBoard, Execution};
+use crate::copy::CopyEngine;
+use crate::platform::{Activity, Context, Platform};
+use crate::record::{Recorder, SchedPhase, TaskTimes};
+
+/// Where in the program an item stands and what follows it.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    instruction: DevAddr,
+    signal: Option<SemaphoreId>,
+    last: bool,
+}
+
+enum State<M: DeviceMemory> {
+    Idle,
+    Fetch { execution: Execution, at: DevAddr, first: bool },
+    Waiting { execution: Execution, item: Item, waits: Vec<(M::Word, u32), MAX_WAITS> },
+    Running { execution: Execution, item: Item, token: u32, dispatch_cycles: u64 },
+}
+
+/// One engine of one TPB, as the lane that owns it sees it.
+pub(crate) struct EngineService<M: DeviceMemory> {
+    core: CoreIndex,
+    registers: TpbRegisters,
+    board: EngineBoard<M>,
+    mailbox: LaneMailbox<M::Word>,
+    status: NotificationSender<M>,
+    state: State<M>,
+}
+
+/// What an engine needs of its lane during a poll.
+pub(crate) struct Surroundings<'a, P: Platform> {
+    pub(crate) cx: &'a Context<P>,
+    pub(crate) record: &'a mut Recorder<P::Memory>,
+    /// Round of the lane's loop.
+    pub(crate) iteration: u32,
+}
+
+impl<M: DeviceMemory> EngineService<M> {
+    /// The service of `core`, an engine of the TPB with these registers.
+    ///
+    /// # Errors
+    /// [`Fault`] when registers lie outside device memory.
+    pub(crate) fn attach(memory: &M, core: CoreIndex, registers: TpbRegisters) -> Result<Self, Fault> {
+        Ok(Self {
+            core,
+            registers,
+            board: EngineBoard::attach(memory, registers, core.engine())?,
+            mailbox: LaneMailbox::attach(memory, registers, core.engine())?,
+            status: NotificationSender::attach(memory, registers, Channel::Status(core.engine()))?,
+            state: State::Idle,
+        })
+    }
+
+    /// Makes at most one step. Never blocks, but for recording.
+    pub(crate) fn poll<P: Platform<Memory = M>>(&mut self, lane: &mut Surroundings<'_, P>) -> Activity {
+        match core::mem::replace(&mut self.state, State::Idle) {
+            State::Idle => match self.board.started() {
+                None => Activity::Idle,
+                Some(execution) => {
+                    self.state = self.begin(lane.cx, execution);
+                    Activity::Busy
+                }
+            },
+            State::Fetch { execution, at, first } => {
+                self.state = self.fetch(lane.cx, execution, at, first);
+                Activity::Busy
+            }
+            State::Waiting { execution, item, waits } => self.poll_waiting(lane, execution, item, waits),
+            State::Running { execution, item, token, dispatch_cycles } => match self.mailbox.finished() {
+                None => {
+                    self.state = State::Running { execution, item, token, dispatch_cycles };
+                    Activity::Idle
+                }
+                Some(report) => {
+                    let times = TaskTimes { token, dispatch_cycles, finish_cycles: lane.cx.now_cycles() };
+                    self.state = self.finish(lane, execution, item, times, report);
+                    Activity::Busy
+                }
+            },
+        }
+    }
+
+    fn begin<P: Platform<Memory = M>>(&self, cx: &Context<P>, execution: Execution) -> State<M> {
+        self.notify(cx, execution, SubType::START);
+        match self.board.base() {
+            Ok(DevAddr::NULL) => self.end(cx, execution),
+            Ok(at) => State::Fetch { execution, at, first: true },
+            Err(_) => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
+        }
+    }
+
+    fn fetch<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        execution: Execution,
+        at: DevAddr,
+        first: bool,
+    ) -> State<M> {
+        let mut bytes = InstructionBytes::new_zeroed();
+        if let Err(class) = CopyEngine::new(cx.memory(), cx.map()).fetch(at, bytes.as_mut_bytes()) {
+            return self.fail(cx, execution, class);
+        }
+        match bytes.decode() {
+            Ok(Instruction::Halt) => self.end(cx, execution),
+            Ok(Instruction::RunBlock(block)) => match self.waits(cx, &block) {
+                Ok(waits) => {
+                    let item = Item { instruction: at, signal: block.signal, last: false };
+                    State::Waiting { execution, item, waits }
+                }
+                Err(_) => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
+            },
+            Ok(Instruction::Opaque { .. }) if first => {
+                let item = Item { instruction: at, signal: None, last: true };
+                State::Waiting { execution, item, waits: Vec::new() }
+            }
+            Ok(Instruction::Opaque { .. }) | Err(_) => self.fail(cx, execution, ErrorClass::BAD_INSTRUCTION),
+        }
+    }
+
+    fn waits<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        block: &RunBlock,
+    ) -> Result<Vec<(M::Word, u32), MAX_WAITS>, Fault> {
+        block
+            .waits
+            .iter()
+            .map(|wait| Ok((cx.memory().word(self.registers.semaphore(wait.semaphore))?, wait.at_least)))
+            .collect()
+    }
+
+    fn poll_waiting<P: Platform<Memory = M>>(
+        &mut self,
+        lane: &mut Surroundings<'_, P>,
+        execution: Execution,
+        item: Item,
+        waits: Vec<(M::Word, u32), MAX_WAITS>,
+    ) -> Activity {
+        let Surroundings { cx, record, iteration } = lane;
+        if self.board.is_aborted(execution) {
+            self.state = self.leave(cx, execution, ItemStatus::DONE);
+            return Activity::Busy;
+        }
+        // Partner of the signalling lane's accumulate: what the item before wrote.
+        if waits.iter().any(|(semaphore, at_least)| semaphore.load_acquire() < *at_least) {
+            self.state = State::Waiting { execution, item, waits };
+            return Activity::Idle;
+        }
+        let dispatch_cycles = cx.now_cycles();
+        let token = self.mailbox.dispatch(item.instruction);
+        cx.wake_agent(self.core);
+        self.state = State::Running { execution, item, token, dispatch_cycles };
+        record.sched_phase(
+            cx,
+            &SchedPhase {
+                kind: SchedPhaseKind::DISPATCH,
+                start_cycles: dispatch_cycles,
+                end_cycles: cx.now_cycles(),
+                iteration: *iteration,
+                tasks: 1,
+            },
+        );
+        Activity::Busy
+    }
+
+    fn finish<P: Platform<Memory = M>>(
+        &self,
+        lane: &mut Surroundings<'_, P>,
+        execution: Execution,
+        item: Item,
+        times: TaskTimes,
+        report: ItemReport,
+    ) -> State<M> {
+        let Surroundings { cx, record, iteration } = lane;
+        record.task(cx, self.core, &times);
+        if report.status.failure().is_none()
+            && let Some(semaphore) = item.signal
+            && cx.memory().accumulate(self.registers.semaphore(semaphore), 1).is_ok()
+        {
+            cx.wake_lanes();
+        }
+        record.sched_phase(
+            cx,
+            &SchedPhase {
+                kind: SchedPhaseKind::COMPLETE,
+                start_cycles: times.finish_cycles,
+                end_cycles: cx.now_cycles(),
+                iteration: *iteration,
+                tasks: 1,
+            },
+        );
+        if report.status.failure().is_some() {
+            return self.leave(cx, execution, report.status);
+        }
+        if item.last {
+            return self.end(cx, execution);
+        }
+        match item.instruction.checked_add(INSTRUCTION_BYTES as u64) {
+            Some(at) => State::Fetch { execution, at, first: false },
+            None => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
+        }
+    }
+
+    fn end<P: Platform<Memory = M>>(&self, cx: &Context<P>, execution: Execution) -> State<M> {
+        // An execution that was given up meanwhile did not end.
+        if !self.board.is_aborted(execution) {
+            self.notify(cx, execution, SubType::END);
+        }
+        self.leave(cx, execution, ItemStatus::DONE)
+    }
+
+    fn fail<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        execution: Execution,
+        class: ErrorClass,
+    ) -> State<M> {
+        self.leave(cx, execution, ItemStatus::failed(class.0, QueueId::EXEC))
+    }
+
+    fn leave<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        execution: Execution,
+        status: ItemStatus,
+    ) -> State<M> {
+        self.board.end(execution, status);
+        cx.wake_lane(sluice_core::exec::LaneIndex::SEQUENCER);
+        State::Idle
+    }
+
+    fn notify<P: Platform<Memory = M>>(&self, cx: &Context<P>, execution: Execution, sub_type: SubType) {
+        let record = Notification::status(self.core.engine(), execution.ordinal(), sub_type, cx.now_cycles());
+        let _ = self.status.send(&record);
+        cx.note_host_news();
+    }
+}

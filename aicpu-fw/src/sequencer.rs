@@ -1,0 +1,258 @@
+//! The sequencer of a TPB: takes executions from the execution ring and sees them through, one at a time.
+//!
+//! ```text
+//!              doorbell > done            start event set
+//!   ┌──────┐ ────────────────► ┌─────────┐ ─────────────► ┌─────────┐
+//!   │ idle │                   │ staging │                │ running │──┐ an engine failed:
+//!   └──────┘ ◄─────────────┐   └─────────┘                └─────────┘◄─┘ abort the rest
+//!      ▲                   │        │ bad pair                 │
+//!      │ doorbell = done   │   ┌─────────┐                     │ all five engines ended
+//!      └───────────────────┼───│ stopped │                     │
+//!                          │   └─────────┘                     │
+//!                          └────────── executions_done + 1 ────┘
+//! ```
+//!
+//! *Staging* consumes pairs of queue 15 in order, never past `exec_posted_pairs`: pointer and queue-base swaps, the request,
+//! tail increments of the prologue queue, which is run at once, last the event. The pair that sets the TPB's start event ends
+//! the batch. Then semaphores are zeroed, the model's queues go back to the start of their rings (so a ring that the host
+//! filled once serves every execution), and the lanes are told.
+//!
+//! A pair of the execution ring that cannot be carried out stops the sequencer: what follows it in the ring can't be trusted.
+//! It goes on when the host has set the TPB up again, doorbell and done counter equal. A failure inside a program ends that
+//! execution alone: no engine is given a further item or sends an end notification, the error queue says why, and the
+//! execution counts as done.
+
+use heapless::Vec;
+use sluice_core::exec::{Channel, ErrorClass, ExecRequest, Notification, NotificationSender};
+use sluice_core::mem::{DeviceMemory, Fault, Word, Words};
+use sluice_core::mmio::{Engine, EventId, QueueId, SemaphoreId, SequencerControl, TpbId, TpbRegisters};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::board::{Execution, SequencerBoard};
+use crate::copy::CopyEngine;
+use crate::platform::{Activity, Context, Platform};
+use crate::queue::DmaQueue;
+use crate::record::{OrchPhase, Recorder};
+
+/// Pairs of the execution ring that one poll consumes at most.
+const PAIRS_PER_POLL: u32 = 64;
+
+/// Queues that belong to models.
+const MODEL_QUEUES: u32 = QueueId::EXEC.get();
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Idle,
+    Staging { since_cycles: u64 },
+    Running { execution: Execution, ended: [bool; Engine::COUNT], aborted: bool },
+    Stopped,
+}
+
+/// One TPB's sequencer.
+pub(crate) struct Sequencer<M: DeviceMemory> {
+    tpb: TpbId,
+    registers: TpbRegisters,
+    control: SequencerControl<M::Word>,
+    board: SequencerBoard<M>,
+    errors: NotificationSender<M>,
+    exec: DmaQueue<M>,
+    prologue: DmaQueue<M>,
+    model_queues: Vec<DmaQueue<M>, { MODEL_QUEUES as usize }>,
+    start_event: M::Word,
+    semaphores: M::Words,
+    submits: u32,
+    state: State,
+}
+
+impl<M: DeviceMemory> Sequencer<M> {
+    /// The sequencer of `tpb`, whose registers are `registers`.
+    ///
+    /// # Errors
+    /// [`Fault`] when registers lie outside device memory.
+    pub(crate) fn attach(memory: &M, tpb: TpbId, registers: TpbRegisters) -> Result<Self, Fault> {
+        let mut model_queues = Vec::new();
+        for queue in (0..MODEL_QUEUES).filter_map(|queue| QueueId::new(queue).ok()) {
+            // As many as there is room for.
+            let _ = model_queues.push(DmaQueue::attach(memory, registers, queue)?);
+        }
+        let first_semaphore = registers.semaphore(SemaphoreId::FIRST);
+        Ok(Self {
+            tpb,
+            registers,
+            control: SequencerControl::attach(memory, registers)?,
+            board: SequencerBoard::attach(memory, registers)?,
+            errors: NotificationSender::attach(memory, registers, Channel::Errors)?,
+            exec: DmaQueue::attach(memory, registers, QueueId::EXEC)?,
+            prologue: DmaQueue::attach(memory, registers, QueueId::PROLOGUE)?,
+            model_queues,
+            start_event: memory.word(registers.event(EventId::START))?,
+            semaphores: memory.words(first_semaphore, SemaphoreId::COUNT)?,
+            submits: 0,
+            state: State::Idle,
+        })
+    }
+
+    /// Does what can be done now, a bounded amount. Never blocks, but for recording.
+    pub(crate) fn poll<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        record: &mut Recorder<M>,
+    ) -> Activity {
+        match self.state {
+            State::Idle => self.poll_idle(cx),
+            State::Staging { since_cycles } => self.poll_staging(cx, record, since_cycles),
+            State::Running { execution, ended, aborted } => self.poll_running(cx, execution, ended, aborted),
+            State::Stopped => self.poll_stopped(),
+        }
+    }
+
+    /// Executions that were kicked off and are not done. A doorbell behind the count means none.
+    fn waiting(&self) -> u32 {
+        let waiting = self.control.doorbell.observe().wrapping_sub(self.control.executions_done.get());
+        if waiting > u32::MAX / 2 { 0 } else { waiting }
+    }
+
+    fn poll_idle<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) -> Activity {
+        if self.waiting() == 0 || self.control.stop.observe() != 0 {
+            return Activity::Idle;
+        }
+        self.state = State::Staging { since_cycles: cx.now_cycles() };
+        Activity::Busy
+    }
+
+    fn poll_stopped(&mut self) -> Activity {
+        if self.waiting() != 0 {
+            return Activity::Idle;
+        }
+        self.state = State::Idle;
+        Activity::Busy
+    }
+
+    fn poll_staging<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        record: &mut Recorder<M>,
+        since_cycles: u64,
+    ) -> Activity {
+        let engine = CopyEngine::new(cx.memory(), cx.map());
+        for _ in 0..PAIRS_PER_POLL {
+            let consumed = self.control.exec_head_pairs.get();
+            if consumed == self.control.exec_posted_pairs.observe() {
+                return Activity::Idle;
+            }
+            let effects = match self.exec.run_next(&engine) {
+                Ok(effects) => effects,
+                Err(class) => return self.stop(cx, QueueId::EXEC, class),
+            };
+            // The host may overwrite the pair from here on.
+            self.control.exec_head_pairs.publish(consumed.wrapping_add(1));
+            if effects.prologue
+                && let Err(class) = self.run_prologue(&engine)
+            {
+                return self.stop(cx, QueueId::PROLOGUE, class);
+            }
+            if effects.started == Some(self.tpb) {
+                return self.start(cx, record, &engine, since_cycles);
+            }
+        }
+        Activity::Busy
+    }
+
+    fn run_prologue(&self, engine: &CopyEngine<'_, M>) -> Result<(), ErrorClass> {
+        // Nothing but this sequencer's own pairs starts more of them meanwhile.
+        for _ in 0..self.prologue.pending() {
+            // Only the execution ring itself starts an execution.
+            let _ = self.prologue.run_next(engine)?;
+        }
+        Ok(())
+    }
+
+    fn start<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        record: &mut Recorder<M>,
+        engine: &CopyEngine<'_, M>,
+        since_cycles: u64,
+    ) -> Activity {
+        let execution = Execution::after(self.control.executions_done.get());
+        self.start_event.store_relaxed(0);
+        let mut request = ExecRequest::new_zeroed();
+        if engine.memory().read_bytes(self.registers.request(), request.as_mut_bytes()).is_err() {
+            return self.stop(cx, QueueId::EXEC, ErrorClass::OUT_OF_BOUNDS);
+        }
+        for semaphore in 0..SemaphoreId::COUNT {
+            self.semaphores.set(semaphore, 0);
+        }
+        for queue in &self.model_queues {
+            queue.rearm();
+        }
+        self.board.start(execution, Engine::ALL.map(|engine| request.base(engine)));
+        cx.wake_lanes();
+        record.orch_phase(
+            cx,
+            &OrchPhase {
+                start_cycles: since_cycles,
+                end_cycles: cx.now_cycles(),
+                task_id: u64::from(self.tpb.get()) << 32 | u64::from(execution.ordinal()),
+                submit_index: self.submits,
+            },
+        );
+        self.submits = self.submits.wrapping_add(1);
+        self.state = State::Running { execution, ended: [false; Engine::COUNT], aborted: false };
+        Activity::Busy
+    }
+
+    fn poll_running<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        execution: Execution,
+        mut ended: [bool; Engine::COUNT],
+        mut aborted: bool,
+    ) -> Activity {
+        let mut activity = Activity::Idle;
+        for (engine, ended) in Engine::ALL.into_iter().zip(&mut ended).filter(|(_, ended)| !**ended) {
+            let Some(status) = self.board.ended(engine, execution) else { continue };
+            *ended = true;
+            activity = Activity::Busy;
+            if let Some((class, queue)) = status.failure() {
+                self.report(cx, engine, queue, ErrorClass(class));
+                if !aborted {
+                    aborted = true;
+                    self.board.abort(execution);
+                    cx.wake_lanes();
+                }
+            }
+        }
+        if ended == [true; Engine::COUNT] {
+            // Partner of the host's acquire load: outputs and notifications of this execution.
+            self.control.executions_done.publish(execution.count());
+            cx.note_host_news();
+            self.state = State::Idle;
+        } else {
+            self.state = State::Running { execution, ended, aborted };
+        }
+        activity
+    }
+
+    fn report<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        engine: Engine,
+        queue: QueueId,
+        class: ErrorClass,
+    ) {
+        let _ = self.errors.send(&Notification::error(engine, queue, class, cx.now_cycles()));
+        cx.note_host_news();
+    }
+
+    fn stop<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        queue: QueueId,
+        class: ErrorClass,
+    ) -> Activity {
+        self.report(cx, Engine::Sp, queue, class);
+        self.state = State::Stopped;
+        Activity::Busy
+    }
+}

@@ -1,0 +1,330 @@
+//! What a right program does.
+
+use sluice_core::dma::{CopySpec, RingSize, Swap};
+use sluice_core::exec::{Instruction, Notification, RunBlock, SemaphoreWait, SubType};
+use sluice_core::mem::{DevAddr, Memory as _, Word};
+use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId, SemaphoreId};
+
+use super::bench::{Bench, bytes, with_bench};
+use crate::AgentDelays;
+use crate::test_host::{TestHost, copy};
+
+const NONE: DevAddr = DevAddr::NULL;
+const NO_DELAY: AgentDelays = AgentDelays { seed: 0, max_cycles: 0 };
+
+fn queue(number: u32) -> QueueId {
+    QueueId::new(number).unwrap()
+}
+
+fn semaphore(number: u32) -> SemaphoreId {
+    SemaphoreId::new(number).unwrap()
+}
+
+fn block(on: u32, pairs: u32, waits: &[(u32, u32)], signal: Option<u32>) -> Instruction {
+    let waits =
+        waits.iter().map(|&(id, at_least)| SemaphoreWait { semaphore: semaphore(id), at_least }).collect();
+    Instruction::RunBlock(RunBlock {
+        queue: queue(on),
+        block: 0,
+        pairs,
+        waits,
+        signal: signal.map(semaphore),
+        kernel: 0,
+    })
+}
+
+fn marks(records: &[Notification]) -> std::vec::Vec<(SubType, u16)> {
+    records.iter().map(|record| (record.sub_type(), record.custom_id())).collect()
+}
+
+fn assert_done(host: &TestHost<super::bench::Memory<'_>>) {
+    assert_eq!(host.errors(), []);
+    assert_eq!(host.control().executions_done.observe(), host.kicked());
+}
+
+#[test]
+fn swaps_patch_cells_and_queues_and_programs_move_bytes() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        let input = bytes(1, 100_000);
+        let source = host.place(&input);
+        let (middle, target) = (host.alloc(100_000), host.alloc(100_000));
+        let cell = host.alloc(8);
+        // 65,536 bytes are a length field of 0.
+        let first =
+            [copy(source, middle, 65_536), copy(source.offset(65_536), middle.offset(65_536), 34_464)];
+        let second =
+            [copy(middle, target, 65_536), copy(middle.offset(65_536), target.offset(65_536), 34_464)];
+        let mut swaps = std::vec::Vec::from([Swap::Pointer { cell, target }]);
+        swaps.extend(host.rings(queue(0), &first));
+        swaps.extend(host.rings(queue(3), &second));
+        let act = host.program(&[block(0, 2, &[], Some(7))]);
+        let dve = host.program(&[block(3, 2, &[(7, 1)], None)]);
+        let mut batch = host.swap_copies(&swaps);
+        batch.extend(host.trigger([NONE, act, NONE, dve, NONE], false));
+        host.post(&batch);
+        bench.settle();
+        assert_eq!(host.control().exec_head_pairs.observe(), 0, "nothing moves before the doorbell");
+        host.kick();
+        bench.settle();
+        assert_done(&host);
+        assert_eq!(host.read(target, 100_000), input);
+        assert_eq!(host.read(cell, 8), target.0.to_le_bytes());
+        for engine in Engine::ALL {
+            assert_eq!(marks(&host.statuses(engine)), [(SubType::START, 0), (SubType::END, 0)], "{engine}");
+        }
+        assert_eq!(host.control().exec_head_pairs.observe(), batch.len() as u32);
+        assert!(bench.machine.host_wakes.get() > 0);
+    });
+}
+
+#[test]
+fn blocks_start_in_the_order_of_their_semaphores() {
+    with_bench(2, AgentDelays { seed: 7, max_cycles: 1_000 }, |bench| {
+        let mut host = bench.host(0);
+        // Five engines pass a value on; the order of their engine numbers is not the order of the chain.
+        let cells: std::vec::Vec<DevAddr> = (0..6).map(|_| host.alloc(64)).collect();
+        host.write(cells[0], &bytes(9, 64));
+        let mut swaps = std::vec::Vec::new();
+        let mut bases = [NONE; Engine::COUNT];
+        for (step, engine) in [3, 0, 4, 1, 2].into_iter().enumerate() {
+            swaps.extend(host.rings(queue(step as u32), &[copy(cells[step], cells[step + 1], 64)]));
+            let step = step as u32;
+            let waits: &[(u32, u32)] = if step == 0 { &[] } else { &[(step - 1, 1)] };
+            bases[engine] = host.program(&[block(step, 1, waits, Some(step))]);
+        }
+        for round in 0..3 {
+            host.write(cells[5], &[0; 64]);
+            let mut batch = host.swap_copies(&swaps);
+            batch.extend(host.trigger(bases, false));
+            host.post(&batch);
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            assert_eq!(host.read(cells[5], 64), bytes(9, 64), "round {round}");
+        }
+    });
+}
+
+#[test]
+fn rings_filled_once_serve_every_execution() {
+    with_bench(1, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        let source = host.place(&bytes(3, 64));
+        let target = host.alloc(64);
+        // The ring has room for 64 descriptors, so unless it starts afresh the 65th execution fails.
+        let swaps = host.rings(queue(1), &[copy(source, target, 64)]);
+        let program = host.program(&[block(1, 1, &[], None)]);
+        let set_up = host.swap_copies(&swaps);
+        host.post(&set_up);
+        for _ in 0..100 {
+            host.write(target, &[0; 64]);
+            let trigger = host.trigger([NONE, NONE, program, NONE, NONE], false);
+            host.post(&trigger);
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            assert_eq!(host.read(target, 64), bytes(3, 64));
+        }
+    });
+}
+
+#[test]
+fn exec_rings_of_different_size_go_through_their_laps() {
+    with_bench(2, NO_DELAY, |bench| {
+        let sizes = (RingSize::new(48).unwrap(), RingSize::MIN);
+        let mut host = bench.host_with(0, sizes);
+        let trigger = host.trigger([NONE; Engine::COUNT], false);
+        let laps = 5 * 48 / trigger.len() as u32;
+        for n in 0..laps * 2 {
+            host.post(&trigger);
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            for engine in Engine::ALL {
+                let id = n as u16;
+                assert_eq!(marks(&host.statuses(engine)), [(SubType::START, id), (SubType::END, id)]);
+            }
+        }
+    });
+}
+
+#[test]
+fn several_executions_wait_in_the_ring_for_their_doorbells() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        let targets: std::vec::Vec<DevAddr> = (0..3).map(|_| host.alloc(4)).collect();
+        for &target in &targets {
+            let mut batch = host.swap_copies(&[Swap::Pointer { cell: target, target: DevAddr(0x77) }]);
+            batch.extend(host.trigger([NONE; Engine::COUNT], false));
+            host.post(&batch);
+        }
+        for done in 1..=3u32 {
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            let patched = targets.iter().filter(|target| host.read(**target, 1) == [0x77]).count();
+            assert_eq!(patched, done as usize);
+        }
+    });
+}
+
+#[test]
+fn a_doorbell_ahead_of_its_pairs_waits_for_them() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        host.kick();
+        bench.settle();
+        assert_eq!(host.control().executions_done.observe(), 0);
+        let trigger = host.trigger([NONE; Engine::COUNT], false);
+        let (early, late) = trigger.split_at(2);
+        host.post(early);
+        bench.settle();
+        assert_eq!(host.control().exec_head_pairs.observe(), 2);
+        host.post(late);
+        bench.settle();
+        assert_done(&host);
+    });
+}
+
+#[test]
+fn the_prologue_runs_before_the_programs() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        let sequence = host.place(&5u32.to_le_bytes());
+        let (seen, read_back) = (host.alloc(4), host.alloc(4));
+        let prologue = host.rings(QueueId::PROLOGUE, &[copy(sequence, seen, 4)]);
+        let model = host.rings(queue(0), &[copy(seen, read_back, 4)]);
+        let mut set_up = host.swap_copies(&prologue);
+        set_up.extend(host.swap_copies(&model));
+        host.post(&set_up);
+        let program = host.program(&[block(0, 1, &[], None)]);
+        for n in 5..10u32 {
+            host.write(sequence, &n.to_le_bytes());
+            let trigger = host.trigger([program, NONE, NONE, NONE, NONE], true);
+            host.post(&trigger);
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            assert_eq!(host.read(read_back, 4), n.to_le_bytes());
+        }
+    });
+}
+
+#[test]
+fn opaque_programs_take_their_time_and_move_nothing() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        host.control().set_opaque_engine_cycles(50_000);
+        let opaque = host.program(&[Instruction::Opaque { opcode: 0x1042 }]);
+        let trigger = host.trigger([opaque, NONE, NONE, NONE, opaque], false);
+        host.post(&trigger);
+        host.kick();
+        bench.settle();
+        assert_done(&host);
+        let spans = Engine::ALL.map(|engine| {
+            let [start, end] = host.statuses(engine)[..] else { panic!("two records of {engine}") };
+            end.time_cycles() - start.time_cycles()
+        });
+        assert!(spans[0] >= 50_000 && spans[4] >= 50_000, "{spans:?}");
+        assert!(spans[1..4].iter().all(|span| *span < 50_000), "{spans:?}");
+    });
+}
+
+#[test]
+fn tpbs_run_side_by_side_and_registers_of_one_are_not_the_others() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut hosts = [bench.host(0), bench.host(1)];
+        let mut targets = std::vec::Vec::new();
+        for (seed, host) in hosts.iter_mut().enumerate() {
+            let source = host.place(&bytes(seed as u8, 512));
+            let target = host.alloc(512);
+            let swaps = host.rings(queue(2), &[copy(source, target, 512)]);
+            let program = host.program(&[block(2, 1, &[], Some(1)), block(2, 0, &[(1, 1)], None)]);
+            let mut batch = host.swap_copies(&swaps);
+            batch.extend(host.trigger([NONE, NONE, NONE, program, NONE], false));
+            host.post(&batch);
+            targets.push(target);
+        }
+        hosts[1].kick();
+        bench.settle();
+        assert_done(&hosts[1]);
+        assert_eq!(hosts[1].read(targets[1], 512), bytes(1, 512));
+        assert_eq!(hosts[0].control().executions_done.observe(), 0);
+        hosts[0].kick();
+        bench.settle();
+        assert_done(&hosts[0]);
+        assert_eq!(hosts[0].read(targets[0], 512), bytes(0, 512));
+    });
+}
+
+#[test]
+fn a_program_can_raise_semaphores_by_descriptors() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        let two = host.place(&2u32.to_le_bytes());
+        let register = host.registers().semaphore(semaphore(200));
+        let marker = host.place(&[8; 4]);
+        let target = host.alloc(4);
+        let mut swaps = host.rings(queue(0), &[copy(two, register, 4)]).to_vec();
+        swaps.extend(host.rings(queue(1), &[copy(marker, target, 4)]));
+        let pe = host.program(&[block(1, 1, &[(200, 2)], None)]);
+        let sp = host.program(&[block(0, 1, &[], None)]);
+        for _ in 0..2 {
+            let mut batch = host.swap_copies(&swaps);
+            batch.extend(host.trigger([pe, NONE, NONE, NONE, sp], false));
+            host.post(&batch);
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            assert_eq!(host.read(target, 4), [8; 4]);
+            let value = bench.memory.word(register).unwrap().load_acquire();
+            assert_eq!(value, 2, "semaphores start at zero in every execution");
+        }
+    });
+}
+
+#[test]
+fn a_full_notification_queue_keeps_what_it_has_and_raises_the_bit() {
+    with_bench(2, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        let trigger = host.trigger([NONE; Engine::COUNT], false);
+        // 4,096 bytes hold 256 records, two per execution.
+        for _ in 0..130 {
+            host.post(&trigger);
+            host.kick();
+            bench.settle();
+        }
+        assert_eq!(host.control().interrupt_status.observe(), NQ_OVERFLOW);
+        let kept = marks(&host.statuses(Engine::Pool));
+        assert_eq!(kept.len(), 256);
+        assert_eq!((kept[0], kept[255]), ((SubType::START, 0), (SubType::END, 127)));
+        host.post(&trigger);
+        host.kick();
+        bench.settle();
+        assert_eq!(marks(&host.statuses(Engine::Pool)), [(SubType::START, 130), (SubType::END, 130)]);
+    });
+}
+
+#[test]
+fn a_stop_word_lets_the_present_execution_end_and_starts_no_other() {
+    with_bench(2, NO_DELAY, |bench: &mut Bench<'_>| {
+        let mut host = bench.host(0);
+        host.control().set_opaque_engine_cycles(1_000);
+        let opaque = host.program(&[Instruction::Opaque { opcode: 0 }]);
+        let trigger: std::vec::Vec<CopySpec> = host.trigger([opaque, NONE, NONE, NONE, NONE], false);
+        for _ in 0..2 {
+            host.post(&trigger);
+            host.kick();
+        }
+        while host.statuses(Engine::Pe).is_empty() {
+            let _ = bench.node.poll();
+        }
+        host.control().stop.publish(1);
+        bench.settle();
+        assert_eq!(host.control().executions_done.observe(), 1);
+        host.control().stop.publish(0);
+        bench.settle();
+        assert_eq!(host.control().executions_done.observe(), 2);
+    });
+}

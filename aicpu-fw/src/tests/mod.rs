@@ -1,0 +1,4 @@
+//! Whole executions on one node, put in front of it by a hand-written host.
+
+mod bench;
+mod execution;
