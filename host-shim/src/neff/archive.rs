@@ -17,7 +17,7 @@ use flate2::bufread::GzDecoder;
 use tar::EntryType;
 
 use super::ReadOptions;
-use super::error::{NeffError, Place, Quoted};
+use super::error::{NeffError, NeffFault, Place, Quoted};
 use super::header::Package;
 
 /// A size of all archives: headers and contents are multiples of it.
@@ -83,7 +83,7 @@ fn unzip(place: Place<'_>, payload: &[u8], limit: u64) -> Result<Vec<u8>, NeffEr
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(len as usize)
-        .map_err(|_| place.invalid(format_args!("no memory for an archive of {len} bytes")))?;
+        .map_err(|_| place.fault(None, NeffFault::HostMemory { bytes: len }))?;
     GzDecoder::new(payload).read_to_end(&mut bytes).map_err(broken)?;
     Ok(bytes)
 }

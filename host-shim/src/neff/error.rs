@@ -9,9 +9,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
-const STATUS_FAILURE: u32 = 1;
-const STATUS_INVALID: u32 = 2;
-const STATUS_UNSUPPORTED_NEFF_VERSION: u32 = 10;
+use sluice_core::exec::NrtStatus;
 
 /// What is wrong, without the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +36,12 @@ pub enum NeffFault {
         /// All bits that may be set.
         supported: u64,
     },
+    /// The host has no memory for it, although it is within the limits.
+    #[error("no memory for {bytes} bytes")]
+    HostMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
     /// A value breaks a rule; the text has both.
     #[error("{0}")]
     Invalid(String),
@@ -58,14 +62,15 @@ impl NeffError {
         &self.fault
     }
 
-    /// The status that the C interface reports for it (KBL facts, 1.5).
-    pub fn status(&self) -> u32 {
+    /// The status that the C interface reports for it (KBL facts, errors by function).
+    pub fn status(&self) -> NrtStatus {
         match self.fault {
-            NeffFault::Io(_) => STATUS_FAILURE,
+            NeffFault::Io(_) => NrtStatus::FAILURE,
+            NeffFault::HostMemory { .. } => NrtStatus::FAIL_HOST_MEM_ALLOC,
             NeffFault::PackageVersion(_) | NeffFault::FormatVersion { .. } | NeffFault::Features { .. } => {
-                STATUS_UNSUPPORTED_NEFF_VERSION
+                NrtStatus::UNSUPPORTED_NEFF_VERSION
             }
-            NeffFault::Invalid(_) => STATUS_INVALID,
+            NeffFault::Invalid(_) => NrtStatus::INVALID,
         }
     }
 

@@ -188,7 +188,7 @@ fn read_kernel<'a>(
     }
     let subgraphs = graphs.list()?.map(|graph| {
         Ok(Subgraph {
-            name: graph.need("name")?.text()?.into(),
+            name: graph.need("name")?.name()?.into(),
             definition: named_member(&graph.need("definition")?, "", archive)?,
         })
     });

@@ -55,7 +55,7 @@ pub struct Header {
     pub minor: u64,
     /// What the compiler says about itself; may be empty.
     pub build: String,
-    /// Digest of the payload; version 2 uses the first 16 bytes.
+    /// Hash of the payload; version 2 uses the first 16 bytes.
     pub hash: [u8; 32],
     /// Identity of the model.
     pub uuid: [u8; 16],

@@ -248,6 +248,24 @@ impl<'de> Visitor<'de> for Key {
     }
 }
 
+/// Longest name; the tables of the runtime have 256 bytes with the end mark.
+const MAX_NAME_BYTES: usize = 255;
+
+/// The rule that a name breaks, if it does.
+fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("is empty".into());
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(format!("has {} bytes, at most {MAX_NAME_BYTES}", name.len()));
+    }
+    // A NUL would end the name early in the tables of the runtime, a line break would break every report.
+    if name.chars().any(char::is_control) {
+        return Err("has a control character".into());
+    }
+    Ok(())
+}
+
 /// A value of a parsed member, and how to get there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'p, 'a> {
@@ -329,6 +347,19 @@ impl<'p, 'a> Node<'p, 'a> {
             Json::Text(text) => Ok(text),
             _ => Err(self.expected("a string")),
         }
+    }
+
+    /// A string that names something.
+    pub(super) fn name(&self) -> Result<&'a str, NeffError> {
+        let name = self.text()?;
+        check_name(name).map_err(|rule| self.invalid(format_args!("name {} {rule}", Quoted(name))))?;
+        Ok(name)
+    }
+
+    /// Makes sure that the key of this entry can name something.
+    pub(super) fn check_key(&self) -> Result<(), NeffError> {
+        let Step::Key(key) = self.step else { return Ok(()) };
+        check_name(key).map_err(|rule| self.invalid(format_args!("name {} {rule}", Quoted(key))))
     }
 
     pub(super) fn u64(&self) -> Result<u64, NeffError> {

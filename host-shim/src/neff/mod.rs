@@ -20,6 +20,7 @@ mod digest;
 mod error;
 mod graph;
 mod header;
+pub mod inspect;
 mod json;
 pub mod models;
 mod pack;
@@ -67,7 +68,7 @@ pub struct ReadOptions {
     pub max_json_values: usize,
     /// Most descriptor pairs that the static lists may become.
     pub max_pairs: u64,
-    /// Compare the hash in the header with the payload. Real files are known whose hash covers something else.
+    /// Compare the hash in the header with the payload; runtimes do so only when asked to.
     pub verify_hash: bool,
 }
 
@@ -168,7 +169,10 @@ impl Neff {
         if metadata.len() > limit {
             return Err(too_large(metadata.len()));
         }
-        let mut bytes = Vec::with_capacity(metadata.len() as usize);
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(metadata.len() as usize)
+            .map_err(|_| place.fault(None, NeffFault::HostMemory { bytes: metadata.len() }))?;
         // One more than it says it has: it may be growing.
         File::open(path)
             .and_then(|file| file.take(limit.saturating_add(1)).read_to_end(&mut bytes))
@@ -184,15 +188,13 @@ impl Neff {
         let place = Place::file(name);
         let header = Header::parse(place, bytes)?;
         let payload = &bytes[HEADER_BYTES..][..header.data_bytes as usize];
-        if options.verify_hash {
-            let hash = digest::of(header.package, payload);
-            if hash != header.hash {
-                let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
-                return Err(place.invalid_key(
-                    "hash",
-                    format_args!("{}, the payload has {}", hex(header.hash), hex(hash)),
-                ));
-            }
+        if options.verify_hash && !digest::matches(header.package, payload, &header.hash) {
+            let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
+            let computed = digest::field(header.package, payload);
+            return Err(place.invalid_key(
+                "hash",
+                format_args!("{}, the payload has {}", hex(header.hash), hex(computed)),
+            ));
         }
         let archive = Archive::open(place, header.package, payload, options)?;
         let budget = Budget::of(options);
@@ -210,6 +212,8 @@ impl Neff {
 
 #[cfg(test)]
 mod tests {
+    use sluice_core::exec::NrtStatus;
+
     use super::testing::SMALL;
     use super::*;
 
@@ -224,7 +228,7 @@ mod tests {
             assert!(with_hash(&bytes).is_ok());
             bytes[0xAC] ^= 1;
             let error = with_hash(&bytes).unwrap_err();
-            assert_eq!((error.key(), error.status()), (Some("hash"), 2));
+            assert_eq!((error.key(), error.status()), (Some("hash"), NrtStatus::INVALID));
             assert!(Neff::parse("f", &bytes, &ReadOptions::default()).is_ok());
         }
     }
@@ -251,9 +255,9 @@ mod tests {
         assert!(open(&path, len).is_ok());
         let too_large = open(&path, len - 1).unwrap_err();
         let text = format!("{}: {len} bytes, the limit is {}", path.display(), len - 1);
-        assert_eq!((too_large.to_string(), too_large.status()), (text, 2));
+        assert_eq!((too_large.to_string(), too_large.status()), (text, NrtStatus::INVALID));
         let missing = open(&folder.join("none.neff"), len).unwrap_err();
-        assert_eq!(missing.status(), 1);
+        assert_eq!(missing.status(), NrtStatus::FAILURE);
         assert!(missing.to_string().contains("none.neff: "), "{missing}");
         let folder_itself = open(&folder, len).unwrap_err();
         assert_eq!(folder_itself.to_string(), format!("{}: not a regular file", folder.display()));

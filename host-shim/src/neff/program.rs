@@ -9,7 +9,7 @@
 //!
 //! Programs are made by the reader alone; the rules it has checked are stated at each field.
 
-use sluice_core::exec::RunBlock;
+use sluice_core::exec::{INSTRUCTION_BYTES, RunBlock};
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::{Engine, QueueId, SemaphoreId};
 
@@ -195,6 +195,13 @@ pub struct EngineProgram {
     pub work: Work,
     /// Static DMA lists, in container order.
     pub blocks: Vec<DmaBlock>,
+}
+
+impl EngineProgram {
+    /// How many instructions there are.
+    pub fn instruction_count(&self) -> usize {
+        self.instructions.len() / INSTRUCTION_BYTES
+    }
 }
 
 /// The architecture a program was compiled for.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use sluice_core::exec::NrtStatus;
 use sluice_core::mmio::Engine;
 
 use super::archive::Archive;
@@ -119,7 +120,7 @@ impl Container {
     #[track_caller]
     pub(super) fn refused(&self) -> String {
         let error = self.parse().unwrap_err();
-        assert_eq!(error.status(), 2, "{error}");
+        assert_eq!(error.status(), NrtStatus::INVALID, "{error}");
         let text = error.to_string();
         assert!(!text.contains('\n'), "{text}");
         text

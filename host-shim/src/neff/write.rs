@@ -44,7 +44,7 @@ pub(super) fn container(
             stream
         }
     };
-    let hash = digest::of(package, &payload);
+    let hash = digest::field(package, &payload);
     let mut cores_per_node = [0; 64];
     cores_per_node[0] = identity.cores_requested;
     let header = Header {

@@ -119,7 +119,7 @@ fn read_block(
             other => return Err(op.invalid(format_args!("unknown operation {}", Quoted(other)))),
         },
     };
-    let name = node.get("name")?.map(|name| name.text().map(str::to_owned)).transpose()?;
+    let name = node.get("name")?.map(|name| name.name().map(str::to_owned)).transpose()?;
     let desc = node.need("desc")?;
     if desc.list()?.len() == 0 {
         return Err(desc.invalid(format_args!("block {id} moves nothing")));

@@ -35,6 +35,7 @@ pub(super) fn read(queues: &Node<'_, '_>) -> Result<Vec<Queue>, NeffError> {
 }
 
 fn read_one(name: &str, record: &Node<'_, '_>) -> Result<Queue, NeffError> {
+    record.check_key()?;
     let missing = |key: &str| record.invalid(format_args!("missing <{key}> in {}", Quoted(name)));
     let kind_node = record.get("type")?.ok_or_else(|| missing("type"))?;
     let kind = match kind_node.text()? {

@@ -24,9 +24,6 @@ use crate::neff::graph::{TensorForm, read_dtype, read_shape};
 use crate::neff::json::Node;
 use crate::neff::program::{Backing, Var, VarKind};
 
-/// Longest variable name; the I/O contract has 256 bytes with the end mark.
-const MAX_NAME_BYTES: usize = 255;
-
 /// Size of an address in a cell or row.
 const ADDRESS_BYTES: u64 = 8;
 
@@ -71,8 +68,7 @@ fn read_one(
     record: &Node<'_, '_>,
     forms: &HashMap<String, TensorForm>,
 ) -> Result<Var, NeffError> {
-    check_name(name)
-        .map_err(|rule| record.invalid(format_args!("variable name {}: {rule}", Quoted(name))))?;
+    record.check_key()?;
     let id = read_id(&record.need("var_id")?)?;
     let (kind, size_bytes) = read_kind(source, count, record)?;
     let alignment_bytes = match record.get("alignment")? {
@@ -92,21 +88,6 @@ fn read_one(
         None => form.map(|form| form.shape.clone()).unwrap_or_default(),
     };
     Ok(Var { name: name.into(), id, kind, size_bytes, alignment_bytes, dtype, shape })
-}
-
-/// The rule that a variable name breaks, if it does.
-fn check_name(name: &str) -> Result<(), String> {
-    if name.is_empty() {
-        return Err("is empty".into());
-    }
-    if name.len() > MAX_NAME_BYTES {
-        return Err(format!("has {} bytes, at most {MAX_NAME_BYTES}", name.len()));
-    }
-    // A NUL would end the name early in the I/O contract, a line break would break every report.
-    if name.chars().any(char::is_control) {
-        return Err("has a control character".into());
-    }
-    Ok(())
 }
 
 fn read_id(node: &Node<'_, '_>) -> Result<VarId, NeffError> {
@@ -286,7 +267,7 @@ mod tests {
         }
         let text = named(&"é".repeat(128)).refused();
         assert!(text.ends_with("has 256 bytes, at most 255"), "{text}");
-        assert!(named("").refused().ends_with("variable name ``: is empty"));
+        assert!(named("").refused().ends_with(": name `` is empty"));
         for name in ["a\0b", "a\nb", "\u{7f}"] {
             let text = named(name).refused();
             assert!(text.ends_with("has a control character"), "{text}");

@@ -1,0 +1,38 @@
+//! `sluice inspect`: what a compiled model says.
+
+use std::path::PathBuf;
+
+use sluice_host::neff::{Neff, NeffError, ReadOptions};
+
+use crate::output;
+
+/// Show what is in a compiled model
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Compiled model
+    file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Compare the hash in the header with the payload
+    #[arg(long)]
+    verify_hash: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let options = ReadOptions { verify_hash: args.verify_hash, ..ReadOptions::default() };
+    let neff = Neff::open(&args.file, &options).map_err(with_status)?;
+    let summary = neff.summary();
+    let text = if args.json {
+        format!("{}\n", serde_json::to_string_pretty(&summary)?)
+    } else {
+        summary.to_string()
+    };
+    Ok(output::print(&text)?)
+}
+
+/// A refused container with the status that a runtime reports for it.
+pub(crate) fn with_status(error: NeffError) -> anyhow::Error {
+    let status = error.status();
+    anyhow::anyhow!("{error} (status {}, {status})", status.0)
+}

@@ -1,0 +1,99 @@
+//! `sluice pack` and `sluice inspect` as a person calls them.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// A folder that goes away with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sluice-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn sluice(folder: &Folder, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sluice")).args(args).current_dir(&folder.0).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn what_is_packed_can_be_inspected() {
+    let folder = Folder::new("pack");
+    for package in [&[][..], &["--plain"]] {
+        let pack = [&["pack", "gather", "-o", "gather.neff"], package].concat();
+        assert!(sluice(&folder, &pack).status.success());
+        let shown = sluice(&folder, &["inspect", "gather.neff", "--verify-hash"]);
+        assert!(shown.status.success());
+        assert!(
+            text(&shown.stdout)
+                .contains("block 0 gather_column on q_in: 32768 bytes in 256 descriptor pairs")
+        );
+        let json = sluice(&folder, &["inspect", "gather.neff", "--json"]);
+        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!(json["subgraphs"][0]["vars"][0]["name"], "a");
+        assert_eq!(json["subgraphs"][1]["engines"][0]["blocks"][1]["pairs"], 257);
+    }
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+}
+
+#[test]
+fn refusals_are_one_line_with_the_status() {
+    let folder = Folder::new("refuse");
+    assert!(sluice(&folder, &["pack", "pointers", "-o", "p.neff"]).status.success());
+    let mut bytes = std::fs::read(folder.0.join("p.neff")).unwrap();
+    bytes[0x220 + 3] |= 1 << 3;
+    std::fs::write(folder.0.join("p.neff"), bytes).unwrap();
+    let refused = sluice(&folder, &["inspect", "p.neff"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(
+        text(&refused.stderr),
+        "sluice: p.neff: features: feature bit 27 set, supported mask 0x8000000007ffffff \
+         (status 10, UNSUPPORTED_NEFF_VERSION)\n"
+    );
+    std::fs::write(folder.0.join("bad.toml"), "[model]\nname = 1\n").unwrap();
+    let refused = sluice(&folder, &["pack", "bad.toml", "-o", "bad.neff"]);
+    assert!(text(&refused.stderr).starts_with("sluice: bad.toml: line 2: "), "{}", text(&refused.stderr));
+    assert!(!folder.0.join("bad.neff").exists());
+    let refused = sluice(&folder, &["inspect", "none.neff"]);
+    assert!(text(&refused.stderr).starts_with("sluice: none.neff: "));
+    assert_eq!(text(&refused.stderr).lines().count(), 1);
+}
+
+#[test]
+fn a_reader_that_stops_early_is_no_error() {
+    let folder = Folder::new("pipe");
+    let vars: Vec<_> = (0..1000)
+        .map(|i| format!("{{ name = \"a_rather_long_name_of_an_input_{i}\", type = \"input\", size = 64 }}"))
+        .collect();
+    let spec = format!(
+        "[model]\nname = \"wide\"\ntarget = \"*\"\n[[tpb]]\nvar = [{}, {{ name = \"y\", type = \"output\", size = 1 }}]\n",
+        vars.join(",\n")
+    );
+    std::fs::write(folder.0.join("wide.toml"), spec).unwrap();
+    assert!(sluice(&folder, &["pack", "wide.toml", "-o", "wide.neff"]).status.success());
+    for json in [&[][..], &["--json"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
+            .args([&["inspect", "wide.neff"], json].concat())
+            .current_dir(&folder.0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // More is printed than a pipe holds, so the command meets the closed end.
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    }
+}
