@@ -1,7 +1,7 @@
 //! Host library of Sluice.
 //!
 //! Layers, each importing only those above it:
-//! `device` → `neff` → `kbl` → `dfx` → `report` → `capture` → `export`.
+//! `device` → `neff` → `kbl` → `dfx` → `report` → `capture` → `verify` → `export`.
 
 pub mod capture;
 pub mod device;
@@ -10,3 +10,4 @@ pub mod export;
 pub mod kbl;
 pub mod neff;
 pub mod report;
+pub mod verify;

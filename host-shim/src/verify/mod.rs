@@ -1,0 +1,18 @@
+//! What a run should have done, worked out from the model alone and held against what it did.
+//!
+//! | question | module | source of the answer | held against |
+//! |---|---|---|---|
+//! | which bytes do the outputs hold? | [`origin`] | patterns of the program, byte by byte | output tensors |
+//! | what do the tensors hold before? | [`content`] | seed, name, number of the execution | – |
+//! | which records are there? | [`records`] | work items, executions, lanes | the capture |
+//!
+//! Nothing here shares a line with what is checked: not the transfers that descriptors are made of, and not the order in
+//! which a device happened to run.
+
+pub mod content;
+pub mod origin;
+pub mod records;
+
+pub use content::Content;
+pub use origin::{Difference, Origins, Tensor, Unverifiable};
+pub use records::{ExpectedRecords, RecordCheck};

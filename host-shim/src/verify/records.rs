@@ -1,0 +1,396 @@
+//! The exact set of swimlane records of a run, and whether a capture holds it.
+//!
+//! | pool | records | known by |
+//! |---|---|---|
+//! | task, per core | one per work item and execution | dispatch token 1, 2, … n |
+//! | scheduler phase, per lane | one dispatch and one complete per item of the lane's cores | kind |
+//! | orchestrator phase, of the lane that runs the sequencers | one per execution and TPB | task id `tpb << 32 \| execution` |
+
+use std::io::{self, Read, Seek};
+
+use sluice_core::exec::LaneIndex;
+use sluice_core::layout::PoolKind;
+use sluice_core::layout::swimlane::{
+    AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
+};
+
+use crate::capture::dedup::{Seen, Verdict};
+use crate::capture::reader::Segment;
+use crate::capture::{Items, Kind, Pool, Reader, Subsystem};
+
+/// Most findings listed.
+const MAX_FINDINGS: usize = 16;
+
+/// A core that has work in a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExpectedCore {
+    /// Its number, as task pools count cores.
+    pub core: u32,
+    /// The lane that serves it.
+    pub lane: u32,
+    /// Work items per execution.
+    pub items: u64,
+}
+
+/// What a run of a model has to record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExpectedRecords {
+    /// Cores with work.
+    pub cores: Vec<ExpectedCore>,
+    /// TPBs with a program.
+    pub tpbs: u32,
+    /// Executions that came to their end.
+    pub executions: u64,
+}
+
+/// How a capture compares.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct RecordCheck {
+    /// Records that should be there.
+    pub expected: u64,
+    /// Records that are.
+    pub found: u64,
+    /// What is missing, too many or wrong, for people; the first of them.
+    pub findings: Vec<String>,
+    /// Findings, those not listed included.
+    pub finding_count: u64,
+}
+
+impl RecordCheck {
+    /// The sets are equal.
+    pub fn is_right(&self) -> bool {
+        self.finding_count == 0
+    }
+
+    fn find(&mut self, text: impl FnOnce() -> String) {
+        self.finding_count += 1;
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(text());
+        }
+    }
+}
+
+/// Numbers 0 to n − 1, each to be met once.
+#[derive(Debug)]
+struct Once {
+    met: Vec<u64>,
+    count: u64,
+}
+
+impl Once {
+    fn new(count: u64) -> Self {
+        Self { met: vec![0; count.div_ceil(64) as usize], count }
+    }
+
+    /// Whether `number` is one of the numbers and is met for the first time.
+    fn meet(&mut self, number: u64) -> bool {
+        let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
+        let first = number < self.count && self.met[word] & bit == 0;
+        if first {
+            self.met[word] |= bit;
+        }
+        first
+    }
+
+    fn missing(&self) -> u64 {
+        self.count - self.met.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+    }
+}
+
+/// What has been met of one core, lane or the submits.
+struct Ledger {
+    tasks: Vec<(u32, Once)>,
+    /// By lane: dispatches and completes expected and met.
+    phases: Vec<Phases>,
+    submits: Vec<Once>,
+    submit_numbers: Once,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Phases {
+    expected: u64,
+    dispatches: u64,
+    completes: u64,
+}
+
+impl ExpectedRecords {
+    /// How many records that is.
+    pub fn count(&self) -> u64 {
+        let items: u64 = self.cores.iter().map(|core| core.items).sum();
+        self.executions * (3 * items + u64::from(self.tpbs))
+    }
+
+    /// Compares with what a capture holds, duplicates of buffers left out. Costs a bit of memory per expected record.
+    pub fn check<R: Read + Seek>(&self, reader: &mut Reader<R>) -> io::Result<RecordCheck> {
+        let mut check = RecordCheck { expected: self.count(), ..RecordCheck::default() };
+        let mut ledger = self.ledger();
+        let mut seen = Seen::default();
+        reader.rewind()?;
+        while let Some(segment) = reader.read_of(|kind| kind == Kind::BUFFER)? {
+            let Segment::Buffer(buffer, records) = segment else { continue };
+            let pool = buffer.pool();
+            if pool.subsystem != Subsystem::SWIMLANE
+                || seen.admit(pool, buffer.buffer_seq) == Verdict::Duplicate
+            {
+                continue;
+            }
+            check.found += u64::from(buffer.records);
+            ledger.meet(pool, records, &mut check);
+        }
+        ledger.close(&mut check);
+        Ok(check)
+    }
+
+    fn ledger(&self) -> Ledger {
+        let lanes = self.cores.iter().map(|core| core.lane as usize + 1).max().unwrap_or(0);
+        let mut phases = vec![Phases::default(); lanes];
+        for core in &self.cores {
+            phases[core.lane as usize].expected += core.items * self.executions;
+        }
+        Ledger {
+            tasks: self
+                .cores
+                .iter()
+                .map(|core| (core.core, Once::new(core.items * self.executions)))
+                .collect(),
+            phases,
+            submits: (0..self.tpbs).map(|_| Once::new(self.executions)).collect(),
+            submit_numbers: Once::new(self.executions * u64::from(self.tpbs)),
+        }
+    }
+}
+
+impl Ledger {
+    fn meet(&mut self, pool: Pool, records: &[u8], check: &mut RecordCheck) {
+        match pool.kind {
+            PoolKind::AICPU_TASK => {
+                let tasks = self.tasks.iter_mut().find(|(core, _)| *core == pool.instance);
+                let Some((_, tasks)) = tasks else {
+                    return check.find(|| format!("{pool}: records of a core that has no work"));
+                };
+                for record in Items::<AicpuTaskRecord>::new(records) {
+                    let token = record.reg_task_id;
+                    if !u64::from(token).checked_sub(1).is_some_and(|number| tasks.meet(number)) {
+                        check.find(|| format!("{pool}: token {token} is not expected, or here again"));
+                    }
+                    if record.finish_time < record.dispatch_time {
+                        check.find(|| format!("{pool}: token {token} finishes before its dispatch"));
+                    }
+                }
+            }
+            PoolKind::SCHED_PHASE => {
+                let Some(phases) = self.phases.get_mut(pool.instance as usize) else {
+                    return check.find(|| format!("{pool}: records of a lane that has no work"));
+                };
+                for record in Items::<AicpuSchedPhaseRecord>::new(records) {
+                    match record.kind {
+                        SchedPhaseKind::DISPATCH => phases.dispatches += 1,
+                        SchedPhaseKind::COMPLETE => phases.completes += 1,
+                        kind => check.find(|| format!("{pool}: phase {kind} is not expected")),
+                    }
+                    if record.tasks_processed != 1 {
+                        let tasks = record.tasks_processed;
+                        check.find(|| format!("{pool}: a phase of {tasks} tasks, want 1"));
+                    }
+                }
+            }
+            PoolKind::ORCH_PHASE => {
+                if pool.instance != LaneIndex::SEQUENCER.get() {
+                    return check.find(|| format!("{pool}: records of a lane that runs no sequencer"));
+                }
+                for record in Items::<AicpuOrchPhaseRecord>::new(records) {
+                    let (tpb, execution) = (record.task_id >> 32, record.task_id & u64::from(u32::MAX));
+                    let submits = self.submits.get_mut(tpb as usize);
+                    if !submits.is_some_and(|submits| submits.meet(execution)) {
+                        check.find(|| {
+                            format!(
+                                "{pool}: execution {execution} of TPB {tpb} is not expected, or here again"
+                            )
+                        });
+                    }
+                    if !self.submit_numbers.meet(record.submit_idx.into()) {
+                        let number = record.submit_idx;
+                        check.find(|| {
+                            format!("{pool}: submit number {number} is not expected, or here again")
+                        });
+                    }
+                }
+            }
+            _ => check.find(|| format!("{pool}: records of a kind that is not expected")),
+        }
+    }
+
+    fn close(&self, check: &mut RecordCheck) {
+        let mut missing = |what: String, expected: u64, missing: u64| {
+            if missing > 0 {
+                check.find(|| format!("{what}: {missing} of {expected} records are not there"));
+            }
+        };
+        for (core, tasks) in &self.tasks {
+            missing(format!("tasks of core {core}"), tasks.count, tasks.missing());
+        }
+        for (tpb, submits) in self.submits.iter().enumerate() {
+            missing(format!("submits of TPB {tpb}"), submits.count, submits.missing());
+        }
+        for (lane, phases) in self.phases.iter().enumerate() {
+            let Phases { expected, dispatches, completes } = *phases;
+            for (kind, met) in [("dispatch", dispatches), ("complete", completes)] {
+                if met != expected {
+                    check.find(|| format!("lane {lane}: {met} {kind} phases, want {expected}"));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use sluice_core::layout::ArchId;
+    use zerocopy::{Immutable, IntoBytes};
+
+    use super::*;
+    use crate::capture::{BufferHeader, FileHeader, RunId, Writer};
+
+    /// Two cores on two lanes, 2 and 1 items, over three executions of two TPBs.
+    fn expected() -> ExpectedRecords {
+        ExpectedRecords {
+            cores: vec![
+                ExpectedCore { core: 0, lane: 0, items: 2 },
+                ExpectedCore { core: 7, lane: 1, items: 1 },
+            ],
+            tpbs: 2,
+            executions: 3,
+        }
+    }
+
+    fn task(token: u32) -> AicpuTaskRecord {
+        AicpuTaskRecord { dispatch_time: 5, finish_time: 9, reg_task_id: token, tail: [0; 12] }
+    }
+
+    fn phase(kind: SchedPhaseKind) -> AicpuSchedPhaseRecord {
+        AicpuSchedPhaseRecord {
+            start_time: 0,
+            end_time: 0,
+            loop_iter: 0,
+            kind,
+            tasks_processed: 1,
+            phase_data: [0; 2],
+            shared_depth_at_start: [0; 3],
+            shared_depth_at_end: [0; 3],
+            _pad: [0; 4],
+        }
+    }
+
+    fn submit(tpb: u64, execution: u64, submit_idx: u32) -> AicpuOrchPhaseRecord {
+        AicpuOrchPhaseRecord {
+            start_time: 0,
+            end_time: 0,
+            task_id: tpb << 32 | execution,
+            submit_idx,
+            _pad: 0,
+        }
+    }
+
+    struct Run {
+        tasks: Vec<(u32, AicpuTaskRecord)>,
+        phases: Vec<(u32, AicpuSchedPhaseRecord)>,
+        submits: Vec<(u32, AicpuOrchPhaseRecord)>,
+    }
+
+    impl Run {
+        fn right() -> Self {
+            let both = |lane, count| {
+                (0..count).flat_map(move |_| {
+                    [SchedPhaseKind::DISPATCH, SchedPhaseKind::COMPLETE].map(|kind| (lane, phase(kind)))
+                })
+            };
+            Self {
+                tasks: (1..=6).map(|t| (0, task(t))).chain((1..=3).map(|t| (7, task(t)))).collect(),
+                phases: both(0, 6).chain(both(1, 3)).collect(),
+                submits: (0..6).map(|i| (0, submit(u64::from(i) % 2, u64::from(i) / 2, i))).collect(),
+            }
+        }
+
+        /// One buffer per record: the finest mixture there is.
+        fn check(&self) -> RecordCheck {
+            let header = FileHeader { run: RunId(1), arch: ArchId::A5, clock_hz: 1, started_unix_ns: 0 };
+            let writer = Writer::start(Vec::new(), &header).unwrap();
+            fn append<T: IntoBytes + Immutable>(
+                writer: &Writer<Vec<u8>>,
+                kind: PoolKind,
+                records: &[(u32, T)],
+            ) {
+                for (seq, (instance, record)) in records.iter().enumerate() {
+                    let pool = Pool { subsystem: Subsystem::SWIMLANE, kind, instance: *instance };
+                    let header = BufferHeader::new(pool, seq as u32, 1, size_of::<T>() as u32);
+                    writer.append_buffer(&header, record.as_bytes()).unwrap();
+                }
+            }
+            append(&writer, PoolKind::AICPU_TASK, &self.tasks);
+            append(&writer, PoolKind::SCHED_PHASE, &self.phases);
+            append(&writer, PoolKind::ORCH_PHASE, &self.submits);
+            let mut reader = Reader::new(Cursor::new(writer.into_storage())).unwrap();
+            expected().check(&mut reader).unwrap()
+        }
+    }
+
+    #[test]
+    fn the_right_set_is_right() {
+        let check = Run::right().check();
+        assert_eq!(check, RecordCheck { expected: 33, found: 33, ..RecordCheck::default() });
+    }
+
+    #[test]
+    fn every_record_left_out_or_doubled_is_noticed() {
+        for which in 0..33 {
+            for doubled in [false, true] {
+                let mut run = Run::right();
+                let change = |len: usize, at: usize| (at < len).then_some(at);
+                if let Some(at) = change(9, which) {
+                    let record = run.tasks.remove(at);
+                    run.tasks.extend([record, record].into_iter().take(2 * usize::from(doubled)));
+                } else if let Some(at) = change(18, which - 9) {
+                    let record = run.phases.remove(at);
+                    run.phases.extend([record, record].into_iter().take(2 * usize::from(doubled)));
+                } else {
+                    let record = run.submits.remove(which - 27);
+                    run.submits.extend([record, record].into_iter().take(2 * usize::from(doubled)));
+                }
+                assert!(!run.check().is_right(), "record {which}, doubled: {doubled}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let says = |change: fn(&mut Run)| {
+            let mut run = Run::right();
+            change(&mut run);
+            run.check().findings.join("; ")
+        };
+        assert_eq!(says(|run| _ = run.tasks.remove(0)), "tasks of core 0: 1 of 6 records are not there");
+        assert_eq!(
+            says(|run| run.tasks.push((7, task(4)))),
+            "swimlane/aicpu_task[7]: token 4 is not expected, or here again"
+        );
+        assert_eq!(
+            says(|run| run.tasks.push((3, task(1)))),
+            "swimlane/aicpu_task[3]: records of a core that has no work"
+        );
+        assert_eq!(
+            says(|run| run.tasks[1].1.finish_time = 4),
+            "swimlane/aicpu_task[0]: token 2 finishes before its dispatch"
+        );
+        assert_eq!(
+            says(|run| run.phases[0].1.kind = SchedPhaseKind::DRAIN),
+            "swimlane/sched_phase[0]: phase drain is not expected; lane 0: 5 dispatch phases, want 6"
+        );
+        assert_eq!(
+            says(|run| run.submits[5].1.task_id = 1 << 32 | 3),
+            "swimlane/orch_phase[0]: execution 3 of TPB 1 is not expected, or here again; \
+             submits of TPB 1: 1 of 3 records are not there"
+        );
+    }
+}
