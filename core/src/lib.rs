@@ -4,7 +4,7 @@
 //! `mem` → `mmio` → `layout` → `gate` → `producer` → `fmap` → `dma` → `exec`.
 #![no_std]
 
-#[cfg(test)]
+#[cfg(any(test, feature = "test-utils"))]
 extern crate std;
 
 pub mod dma;

@@ -17,6 +17,8 @@
 
 mod cell;
 mod mapped;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod testing;
 mod time;
 mod volatile;
 

@@ -46,6 +46,8 @@ mod lane;
 mod pool;
 mod ready_ring;
 pub mod swimlane;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod tiny;
 
 pub use attachment::{AttachError, Attachment, answer};
 pub use free_queue::{FreeLook, FreeQueue};
