@@ -7,8 +7,8 @@
 //! | [`Raise`] | stores 1 if it reads 0 | stores 0 | release; the level is re-raised, so a lost store costs one look |
 //! | [`Consume`] | stores 0 | stores 1 | as above, from the host's side |
 //!
-//! [`LongOwn`] and [`LongPeer`] are 64-bit values in two such words. They carry no order of their own: a 32-bit word
-//! stored after them publishes them, and a reader without such a word reads high, low, high.
+//! [`LongOwn`] and [`LongPeer`] are 64-bit values in two such words, each published by itself. A reader reads high, low,
+//! high; what it reads while the value changes may be torn, but then it also sees all that was stored before the change.
 
 use super::{DevAddr, Fault, Memory, Word};
 
@@ -128,10 +128,11 @@ impl<W: Word> LongOwn<W> {
         Ok(Self { low: memory.word(at)?, high: memory.word(at.offset(4))? })
     }
 
-    /// Stores both halves so that a reader that finds the low half also finds the high one, and whatever was stored before.
+    /// Stores both halves, each after everything before it: a reader that finds the low half also finds the high one, and
+    /// whoever finds either half changed, or the value torn, finds what was stored before.
     pub fn publish(&self, value: DevAddr) {
         let (low, high) = value.split();
-        self.high.store_relaxed(high);
+        self.high.store_release(high);
         self.low.store_release(low);
     }
 }
