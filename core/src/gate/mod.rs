@@ -26,7 +26,7 @@ mod barrier;
 
 pub use barrier::{Expired, WaitEnv};
 
-use crate::layout::GateOffsets;
+use crate::layout::{GateOffsets, Instance, PoolKind};
 use crate::mem::{DevAddr, Fault, Memory, Peer, Raise};
 
 /// The two places where a lane may have to wait.
@@ -85,7 +85,9 @@ pub struct Parked {
 pub struct HostSigns {
     /// Consumer index of the lane's ready ring.
     pub ring_head: u32,
-    /// Push counter of the free queue the lane waited for.
+    /// The pool whose free queue the lane waited for.
+    pub pool: (PoolKind, Instance),
+    /// Push counter of that queue.
     pub queue_tail: u32,
     /// Both freeze flags.
     pub flags: [u32; 2],
@@ -93,6 +95,16 @@ pub struct HostSigns {
     pub epoch: u32,
     /// Host heartbeat.
     pub heartbeat: u32,
+}
+
+impl HostSigns {
+    /// Whether the host has stirred since `then`. Counters of different pools' queues say nothing about each other.
+    pub fn stirred_since(&self, then: &Self) -> bool {
+        if self.pool == then.pool {
+            return self != then;
+        }
+        *self != Self { pool: self.pool, queue_tail: self.queue_tail, ..*then }
+    }
 }
 
 /// The gates of one subsystem, as its lanes see them.
@@ -192,9 +204,10 @@ impl<M: Memory> Gates<M> {
     }
 
     /// Everything that a living host would change.
-    pub fn host_signs(&self, ring_head: u32, queue_tail: u32) -> HostSigns {
+    pub fn host_signs(&self, ring_head: u32, pool: (PoolKind, Instance), queue_tail: u32) -> HostSigns {
         HostSigns {
             ring_head,
+            pool,
             queue_tail,
             flags: [self.ready.freeze.observe(), self.free.freeze.observe()],
             epoch: self.epoch(),
@@ -202,3 +215,4 @@ impl<M: Memory> Gates<M> {
         }
     }
 }
+

@@ -31,7 +31,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A whole switch: publish the current buffer, claim the next.
+    /// A whole switch: publish the current buffer, if there is one, and claim the next.
     pub const fn publish_then_claim(limit_cycles: u64) -> Self {
         Self::at(Stage::Publish, limit_cycles)
     }
@@ -222,7 +222,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         self.state = state;
     }
 
-    /// Begins to publish a full buffer and claim the next.
+    /// Begins to publish the pool's buffer, if it has one, and claim the next.
     pub fn begin_switch(&self) -> Switch {
         Switch::publish_then_claim(self.limit_cycles)
     }
@@ -247,11 +247,20 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         pool.count_attempt();
         match pool.try_append(record) {
             Append::Stored => Ok(()),
-            Append::Full => {
-                let _ = self.drive(pool, self.begin_switch(), env);
-                Ok(())
-            }
+            Append::Full => self.append_switching(pool, env),
             Append::NoBuffer => self.append_unbacked(pool, record, env),
+        }
+    }
+
+    /// After the record that filled the buffer: it is safe unless the buffer is given up.
+    fn append_switching<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        env: &mut impl WaitEnv,
+    ) -> Result<(), AppendError> {
+        match self.drive(pool, self.begin_switch(), env) {
+            SwitchEnd::Switched | SwitchEnd::Unbacked => Ok(()),
+            SwitchEnd::Kept { .. } => Err(AppendError { cause: DropCause::HostGone }),
         }
     }
 
@@ -262,20 +271,17 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         record: &K::Record,
         env: &mut impl WaitEnv,
     ) -> Result<(), AppendError> {
-        if let SwitchEnd::Switched = self.drive(pool, self.begin_claim(), env) {
-            match pool.try_append(record) {
-                Append::Stored => return Ok(()),
-                Append::Full => {
-                    let _ = self.drive(pool, self.begin_switch(), env);
-                    return Ok(());
-                }
-                Append::NoBuffer => {}
+        let _ = self.drive(pool, self.begin_switch(), env);
+        match pool.try_append(record) {
+            Append::Stored => Ok(()),
+            Append::Full => self.append_switching(pool, env),
+            Append::NoBuffer => {
+                let cause = DropCause::HostGone;
+                pool.drop_records(1, cause);
+                self.note_lost(1);
+                Err(AppendError { cause })
             }
         }
-        let cause = DropCause::HostGone;
-        pool.drop_records(1, cause);
-        self.note_lost(1);
-        Err(AppendError { cause })
     }
 
     /// Publishes what the pool holds, at the end of a run. An empty buffer stays where it is; the host takes it back. Blocks
@@ -283,10 +289,10 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     pub fn flush<K: Records>(&mut self, pool: &mut Pool<M, K, S>, env: &mut impl WaitEnv) -> SwitchEnd {
         let mut switch = self.begin_switch();
         let mut round = 0;
-        while pool.state().count > 0 {
-            match self.poll_publish(pool, &mut switch, env) {
+        while switch.stage != Stage::Claim && pool.state().count > 0 {
+            match self.poll_switch(pool, &mut switch, &*env) {
                 Progress::Done(end) => return end,
-                Progress::Moved => break,
+                Progress::Moved => round = 0,
                 Progress::Waiting(gate) => pause(gate, &mut round, env),
             }
         }
@@ -330,6 +336,10 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         switch: &mut Switch,
         clock: &impl Clock,
     ) -> Progress {
+        if !pool.has_buffer() {
+            switch.next_stage(Stage::Claim);
+            return Progress::Moved;
+        }
         if S::RULES.gate_before_publication && !self.may_look(switch) {
             return self.fruitless(pool, switch, clock);
         }
@@ -408,6 +418,9 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                 Some(parked) => {
                     switch.parked = Some(parked);
                     self.state.parks = self.state.parks.wrapping_add(1);
+                    if let Some(words) = &self.words {
+                        words.parks.set(self.state.parks);
+                    }
                     false
                 }
             },
@@ -444,7 +457,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     ) -> Progress {
         let gate = switch.gate();
         if let Some(signs) = self.state.latch.0 {
-            if self.signs(pool) == signs {
+            if !self.signs(pool).stirred_since(&signs) {
                 return self.give_up(pool, switch);
             }
             self.state.latch = Latch(None);
@@ -456,10 +469,16 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             switch.waited = true;
             self.note_wait(gate, clock);
         }
-        if self.gates.is_detached() || switch.deadline.expired(clock) {
+        let is_detached = self.gates.is_detached();
+        if is_detached || switch.deadline.expired(clock) {
             self.state.expiries = self.state.expiries.wrapping_add(1);
             self.state.latch = Latch(Some(self.signs(pool)));
-            return self.give_up(pool, switch);
+            let has_looked = switch.parked.take().is_none();
+            if has_looked || is_detached || switch.stage == Stage::BehindPublication {
+                return self.give_up(pool, switch);
+            }
+            // It stood at a shut gate: behind it there may be room for what would be lost.
+            return Progress::Moved;
         }
         Progress::Waiting(gate)
     }
@@ -480,7 +499,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     }
 
     fn signs<K: Records>(&self, pool: &Pool<M, K, S>) -> HostSigns {
-        self.gates.host_signs(self.ring.head(), pool.queue_tail())
+        self.gates.host_signs(self.ring.head(), pool.name(), pool.queue_tail())
     }
 
     fn note_depth(&mut self, depth: u32) {
@@ -510,7 +529,6 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             words.parked_since[1].set((now >> 32) as u32);
             words.waits_rq.set(self.state.waits_rq);
             words.waits_fq.set(self.state.waits_fq);
-            words.parks.set(self.state.parks);
         }
         self.show(match gate {
             Gate::Ready => LaneActivity::READY_GATE,

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use zerocopy::IntoBytes;
 
 use super::{FreeLook, FreeQueue, ReadyEntry, Records, Subsystem};
-use crate::layout::{Instance, PoolOffsets};
+use crate::layout::{Instance, PoolKind, PoolOffsets};
 use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, Window};
 
 /// Why records were lost on the device.
@@ -95,7 +95,7 @@ pub enum Append {
     Stored,
     /// The record is in the buffer, which is full now: switch before the next.
     Full,
-    /// There is no buffer; nothing was stored. Claim one and append again.
+    /// There is no buffer with room; nothing was stored. Switch and append again.
     NoBuffer,
 }
 
@@ -146,6 +146,9 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         pool.sequence.set(0);
         pool.store_total();
         pool.store_dropped();
+        if let Some(counts) = &pool.counts {
+            counts.free_low_water.set(setup.free_slots);
+        }
         Ok(pool)
     }
 
@@ -264,6 +267,11 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             window.write(Self::COUNT_AT, &0u32.to_le_bytes());
         }
         records
+    }
+
+    /// Which pool this is.
+    pub(super) fn name(&self) -> (PoolKind, Instance) {
+        (K::KIND, self.instance)
     }
 
     /// The host's push counter as it reads now.

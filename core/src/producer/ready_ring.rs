@@ -63,10 +63,12 @@ pub enum RingLook {
     },
     /// No slot is free.
     Full,
-    /// The host's index is no index of this ring; nothing may be written.
+    /// An index is no index of this ring; nothing may be written.
     Corrupt {
-        /// What it read.
+        /// What the host's index read.
         head: u32,
+        /// What the lane's own read.
+        tail: u32,
     },
 }
 
@@ -95,10 +97,10 @@ impl<M: Memory> ReadyRing<M> {
     /// Looks whether an entry can be published.
     pub fn look(&self) -> RingLook {
         let head = self.head.observe();
-        if head >= self.count {
-            return RingLook::Corrupt { head };
-        }
         let tail = self.tail.get();
+        if head >= self.count || tail >= self.count {
+            return RingLook::Corrupt { head, tail };
+        }
         if self.after(tail) == head {
             RingLook::Full
         } else {
