@@ -216,3 +216,5 @@ impl<M: Memory> Gates<M> {
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -105,3 +105,6 @@ impl Rules {
         complete_scan: true,
     };
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,6 +71,7 @@ pub const fn lane_status(lane: u32, index: usize) -> DevAddr {
 pub const fn pool(pool: u32) -> PoolOffsets {
     let base = POOLS + pool as usize * STRIDE;
     PoolOffsets {
+        base,
         free_head: base,
         free_tail: base + 4,
         free_ptrs: base + 0x10,
