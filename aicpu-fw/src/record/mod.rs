@@ -10,18 +10,21 @@
 //! with none stands at the pop gate or waits for a buffer, up to the deadline of one switch. A lane that is not asked to
 //! record spends two loads per round.
 
-mod extension;
+mod heartbeat;
 mod parking;
 mod swimlane;
 
 use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Recorders};
 use sluice_core::layout::SubsystemId;
-use sluice_core::layout::extension::AnswerCode;
-use sluice_core::layout::swimlane::SchedPhaseKind;
+use sluice_core::layout::swimlane::{
+    AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
+};
 use sluice_core::mem::{DeviceMemory, Fault};
+use sluice_core::producer::AppendError;
+use zerocopy::FromZeros;
 
 use crate::platform::{Context, Platform};
-use extension::{ExtensionBlock, Heartbeat};
+use heartbeat::Heartbeat;
 use parking::Parking;
 use swimlane::SwimlaneRecorder;
 
@@ -109,21 +112,11 @@ impl<M: DeviceMemory> Recorder<M> {
 
     /// Attaches what can be attached. What the host asked for and the device refuses it finds in the answer.
     fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, recorders: &Recorders) {
-        let (extension, answer) = match ExtensionBlock::open(cx, recorders.extension) {
-            Ok(block) => (block, AnswerCode::ACCEPTED),
-            Err(code) => (None, code),
-        };
-        let region = recorders.region(SubsystemId::Swimlane);
-        let swimlane = region.map(|at| SwimlaneRecorder::attach(cx, self.lane, at, extension.as_ref()));
-        let (swimlane, answer) = match swimlane {
-            None => (None, answer),
-            Some(Ok(swimlane)) => (Some(swimlane), answer),
-            Some(Err(_)) => (None, AnswerCode::BAD_SHAPE),
-        };
-        self.swimlane = swimlane;
-        if self.lane == LaneIndex::SEQUENCER {
-            extension::answer(cx, recorders.extension, answer);
-            self.heartbeat = extension.as_ref().map_or(Heartbeat::silent(), ExtensionBlock::heartbeat);
+        if let Some(region) = recorders.region(SubsystemId::Swimlane) {
+            self.swimlane = swimlane::attach(cx, self.lane, region, recorders.extension).ok();
+        }
+        if self.lane == LaneIndex::SEQUENCER && self.swimlane.is_some() {
+            self.heartbeat = Heartbeat::at(cx.memory(), recorders.extension);
         }
     }
 
@@ -134,22 +127,57 @@ impl<M: DeviceMemory> Recorder<M> {
         core: CoreIndex,
         task: &TaskTimes,
     ) {
-        if let Some(swimlane) = &mut self.swimlane {
-            swimlane.task(core, task, &mut Parking::new(cx, self.lane, &mut self.heartbeat));
-        }
+        self.append(cx, |swimlane, parking| {
+            let record = AicpuTaskRecord {
+                dispatch_time: task.dispatch_cycles,
+                finish_time: task.finish_cycles,
+                reg_task_id: task.token,
+                ..FromZeros::new_zeroed()
+            };
+            swimlane.task(core.get() as u32, &record, parking)
+        });
     }
 
     /// Records a phase of the lane's loop.
     pub(crate) fn sched_phase<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, phase: &SchedPhase) {
-        if let Some(swimlane) = &mut self.swimlane {
-            swimlane.sched_phase(phase, &mut Parking::new(cx, self.lane, &mut self.heartbeat));
-        }
+        self.append(cx, |swimlane, parking| {
+            let record = AicpuSchedPhaseRecord {
+                start_time: phase.start_cycles,
+                end_time: phase.end_cycles,
+                loop_iter: phase.iteration,
+                kind: phase.kind,
+                tasks_processed: phase.tasks,
+                ..FromZeros::new_zeroed()
+            };
+            swimlane.sched_phase(&record, parking)
+        });
     }
 
     /// Records a submit.
     pub(crate) fn orch_phase<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, phase: &OrchPhase) {
-        if let Some(swimlane) = &mut self.swimlane {
-            swimlane.orch_phase(phase, &mut Parking::new(cx, self.lane, &mut self.heartbeat));
+        self.append(cx, |swimlane, parking| {
+            let record = AicpuOrchPhaseRecord {
+                start_time: phase.start_cycles,
+                end_time: phase.end_cycles,
+                task_id: phase.task_id,
+                submit_idx: phase.submit_index,
+                ..FromZeros::new_zeroed()
+            };
+            swimlane.orch_phase(&record, parking)
+        });
+    }
+
+    /// Appends with `append`, if there is a recorder. A record that is lost is counted by cause in its pool.
+    fn append<'a, P: Platform<Memory = M>>(
+        &'a mut self,
+        cx: &'a Context<P>,
+        append: impl FnOnce(&mut SwimlaneRecorder<M>, &mut Parking<'a, P>) -> Result<(), AppendError>,
+    ) {
+        let Some(swimlane) = &mut self.swimlane else { return };
+        let tail = swimlane.lane().ready_tail();
+        let _ = append(swimlane, &mut Parking::new(cx, self.lane, &mut self.heartbeat));
+        if swimlane.lane().ready_tail() != tail {
+            cx.note_host_news();
         }
     }
 }

@@ -5,7 +5,7 @@ use sluice_core::exec::LaneIndex;
 use sluice_core::gate::{Gate, WaitEnv};
 use sluice_core::mem::{Clock, DeviceMemory, Relax};
 
-use super::extension::Heartbeat;
+use super::heartbeat::Heartbeat;
 use crate::platform::{Context, Platform};
 
 /// Looks before the first sleep.
@@ -25,11 +25,6 @@ pub(super) struct Parking<'a, P: Platform> {
 impl<'a, P: Platform> Parking<'a, P> {
     pub(super) fn new(cx: &'a Context<P>, lane: LaneIndex, heartbeat: &'a mut Heartbeat<P::Memory>) -> Self {
         Self { cx, lane, heartbeat }
-    }
-
-    /// Notes that the host has a buffer to collect.
-    pub(super) fn note_published(&self) {
-        self.cx.note_host_news();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::gate::{ExtensionGateAddrs, Gates};
 use crate::layout::extension::{
     self, AnswerCode, Extension, Head, Heartbeat, LaneStatus, PoolStatus, Service,
 };
-use crate::layout::{self, Instance, PoolKind, Region, Shape, SubsystemId};
+use crate::layout::{self, ArchId, Instance, PoolKind, Region, Shape, SubsystemId};
 use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, Peer};
 
 /// Why a device could not attach.
@@ -51,41 +51,55 @@ impl From<Fault> for AttachError {
     }
 }
 
+/// What a device of this `shape` says of the extension block at `at`.
+///
+/// # Errors
+/// [`Fault`] when the head cannot be reached.
+pub fn judge<M: Memory>(memory: &M, at: DevAddr, shape: Shape) -> Result<AnswerCode, Fault> {
+    let word = |offset: usize| memory.word(at.offset(offset as u64)).map(Peer::new);
+    let read = |offset: usize| -> Result<u32, Fault> { word(extension::HEAD + offset)?.try_observe() };
+    if read(offset_of!(Head, magic))? != extension::MAGIC {
+        return Ok(AnswerCode::NONE);
+    }
+    if read(offset_of!(Head, version))? != extension::VERSION {
+        return Ok(AnswerCode::BAD_VERSION);
+    }
+    let hash =
+        DevAddr::join(read(offset_of!(Head, layout_hash))?, read(offset_of!(Head, layout_hash) + 4)?).0;
+    if hash != extension::layout_hash(shape.arch()) {
+        return Ok(AnswerCode::BAD_LAYOUT);
+    }
+    let lanes = read(offset_of!(Head, lanes))?;
+    let cores = read(offset_of!(Head, cores))?;
+    let bytes = read(offset_of!(Head, bytes))?;
+    if lanes != shape.lanes() || cores != shape.cores() || bytes as usize != Extension::new(shape).bytes() {
+        return Ok(AnswerCode::BAD_SHAPE);
+    }
+    Ok(AnswerCode::ACCEPTED)
+}
+
 /// Reads the extension block's head at `at` and answers it; call once per session, on one lane.
 ///
 /// # Errors
 /// [`AttachError::Refused`] when version, layout hash or size differ from what this device was built with; the answer word
 /// says so too, so the host can print it.
 pub fn answer<M: Memory>(memory: &M, at: DevAddr, shape: Shape) -> Result<(), AttachError> {
-    let word = |offset: usize| memory.word(at.offset(offset as u64)).map(Peer::new);
-    let read = |offset: usize| -> Result<u32, Fault> { word(extension::HEAD + offset)?.try_observe() };
-    let code = if read(offset_of!(Head, magic))? != extension::MAGIC {
-        AnswerCode::NONE
-    } else if read(offset_of!(Head, version))? != extension::VERSION {
-        AnswerCode::BAD_VERSION
-    } else {
-        let hash =
-            DevAddr::join(read(offset_of!(Head, layout_hash))?, read(offset_of!(Head, layout_hash) + 4)?).0;
-        let lanes = read(offset_of!(Head, lanes))?;
-        let cores = read(offset_of!(Head, cores))?;
-        let bytes = read(offset_of!(Head, bytes))?;
-        if hash != extension::layout_hash(shape.arch()) {
-            AnswerCode::BAD_LAYOUT
-        } else if lanes != shape.lanes()
-            || cores != shape.cores()
-            || bytes as usize != Extension::new(shape).bytes()
-        {
-            AnswerCode::BAD_SHAPE
-        } else {
-            AnswerCode::ACCEPTED
-        }
-    };
-    let own_hash = DevAddr(extension::layout_hash(shape.arch()));
+    let code = judge(memory, at, shape)?;
+    reply(memory, at, shape.arch(), code)?;
+    if code == AnswerCode::ACCEPTED { Ok(()) } else { Err(AttachError::Refused(code)) }
+}
+
+/// Writes `code` and the layout hash of a device of `arch` into the extension block at `at`; for one lane.
+///
+/// # Errors
+/// [`Fault`] when the block cannot be reached.
+pub fn reply<M: Memory>(memory: &M, at: DevAddr, arch: ArchId, code: AnswerCode) -> Result<(), Fault> {
+    let own_hash = DevAddr(extension::layout_hash(arch));
     let hash_at = at.offset((extension::ANSWER + offset_of!(extension::Answer, answer_layout_hash)) as u64);
     LongOwn::at(memory, hash_at)?.publish(own_hash);
     let answer_at = at.offset((extension::ANSWER + offset_of!(extension::Answer, answer)) as u64);
     Own::new(memory.word(answer_at)?).publish(code.0);
-    if code == AnswerCode::ACCEPTED { Ok(()) } else { Err(AttachError::Refused(code)) }
+    Ok(())
 }
 
 /// A subsystem's region, and the extension block beside it, as the device reaches them.

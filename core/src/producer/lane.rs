@@ -212,6 +212,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         &self.gates
     }
 
+    /// Producer index of the lane's ready ring: it moves with every buffer that is published.
+    pub fn ready_tail(&self) -> u32 {
+        self.ring.tail()
+    }
+
     /// What the lane remembers.
     pub fn state(&self) -> LaneState {
         self.state

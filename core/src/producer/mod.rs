@@ -49,7 +49,7 @@ pub mod swimlane;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod tiny;
 
-pub use attachment::{AttachError, Attachment, answer};
+pub use attachment::{AttachError, Attachment, answer, judge, reply};
 pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords, Latch, Progress, Switch, SwitchEnd};
 pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState};

@@ -117,6 +117,11 @@ impl<M: Memory> ReadyRing<M> {
         self.tail.publish(self.after(tail));
     }
 
+    /// The lane's own index.
+    pub fn tail(&self) -> u32 {
+        self.tail.get()
+    }
+
     /// The host's index as it reads now.
     pub fn head(&self) -> u32 {
         self.head.observe()
