@@ -9,7 +9,7 @@ use super::dedup::{Seen, Verdict};
 use super::format::FileHeader;
 use super::payload::{BufferHeader, Manifest, Pool, PoolTotals, Subsystem, Summary};
 use super::reader::{Damage, Reader, Segment};
-use crate::report::Lost;
+use crate::report::{Dfx, Lost, Model, Report};
 
 /// Most findings listed; more are only counted.
 const MAX_FINDINGS: usize = 64;
@@ -67,6 +67,36 @@ impl Census {
                 buffers: sum.buffers + count.buffers,
             },
         )
+    }
+}
+
+impl Census {
+    /// The report of the run: as its summary has it or, when the run did not come to its end, what the capture
+    /// itself tells. Such a report is never lossless: what was under way when the run broke off is not known.
+    pub fn into_report(self) -> Report {
+        let Some(summary) = self.summary else {
+            let manifest = self.manifest.unwrap_or_default();
+            let mut dfx = BTreeMap::new();
+            for (pool, count) in &self.pools {
+                let Some(name) = pool.subsystem.name() else { continue };
+                let subsystem: &mut Dfx = dfx.entry(name.to_owned()).or_default();
+                subsystem.collected += count.records;
+                subsystem.produced += count.records;
+                subsystem.buffers += count.buffers;
+            }
+            return Report {
+                device: manifest.device,
+                arch: self.header.arch.name().into(),
+                run: self.header.run.0,
+                gate_scope: manifest.gate_scope,
+                interrupted: true,
+                wrong: vec!["the run broke off: records after its last whole segment are unknown".into()],
+                model: Model { name: manifest.model, tpbs: manifest.tpbs, ..Model::default() },
+                dfx,
+                ..Report::default()
+            };
+        };
+        summary.report
     }
 }
 
@@ -225,7 +255,6 @@ mod tests {
     use super::super::writer::Writer;
     use super::super::writer::tests::{HEADER, POOL};
     use super::*;
-    use crate::report::Report;
 
     struct Story {
         buffers: Vec<(u32, u32)>,
@@ -296,6 +325,8 @@ mod tests {
         let census = census(&mut Reader::new(Cursor::new(writer.into_storage())).unwrap()).unwrap();
         assert_eq!(census.findings.len(), 2);
         assert!(!census.is_good());
+        let report = census.into_report();
+        assert_eq!((report.run, report.lossless, report.is_good()), (HEADER.run.0, false, false));
     }
 
     #[test]

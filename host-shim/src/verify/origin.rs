@@ -534,7 +534,7 @@ mod tests {
         );
         let waits = "wait = [{ semaphore = 3, at_least = 1 }]";
         assert!(
-            refused("", &block("q_out", waits, r#"{ from = "x", to = "z" }"#))
+            refused("", &block("q_out", waits, r#"{ from = "x", to = "z", bytes = 8 }"#))
                 .contains("engine SP waits for ever before block"),
         );
         let cell = r#"{ name = "cell", type = "pointer", to = "x" },"#;
@@ -548,7 +548,7 @@ mod tests {
         );
         let huge = r#"{ name = "h", type = "temporary", size = 4294967296 },"#;
         assert_eq!(
-            refused(huge, &block("q_in", "", r#"{ from = "x", to = "z" }"#)),
+            refused(huge, &block("q_in", "", r#"{ from = "x", to = "z", bytes = 8 }"#)),
             "variables of 4294967312 bytes, at most 16777216 are followed"
         );
     }

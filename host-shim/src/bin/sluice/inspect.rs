@@ -1,6 +1,7 @@
 //! `sluice inspect`: what a compiled model says.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use sluice_host::neff::{Neff, NeffError, ReadOptions};
 
@@ -19,7 +20,7 @@ pub(crate) struct Args {
     verify_hash: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = ReadOptions { verify_hash: args.verify_hash, ..ReadOptions::default() };
     let neff = Neff::open(&args.file, &options).map_err(with_status)?;
     let summary = neff.summary();
@@ -28,7 +29,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         summary.to_string()
     };
-    Ok(output::print(&text)?)
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A refused container with the status that a runtime reports for it.

@@ -1,8 +1,11 @@
 //! The `sluice` command.
 
+mod check;
+mod export;
 mod inspect;
 mod output;
 mod pack;
+mod report;
 
 use std::process::ExitCode;
 
@@ -17,20 +20,23 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Check(check::Args),
+    Export(export::Args),
     Inspect(inspect::Args),
     Pack(pack::Args),
+    Report(report::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Check(args) => check::run(&args),
+        Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
+        Command::Report(args) => report::run(&args),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("sluice: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    result.unwrap_or_else(|error| {
+        eprintln!("sluice: {error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use sluice_host::neff::{Package, models, pack_as};
@@ -25,11 +26,12 @@ pub(crate) struct Args {
     plain: bool,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = read_spec(&args.spec)?;
     let package = if args.plain { Package::Plain } else { Package::Gzip };
     let container = pack_as(&args.spec.display().to_string(), &text, package).map_err(with_status)?;
-    fs::write(&args.output, container).with_context(|| format!("cannot write {}", args.output.display()))
+    fs::write(&args.output, container).with_context(|| format!("cannot write {}", args.output.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The text of the file, or of the built-in model where there is no such file.

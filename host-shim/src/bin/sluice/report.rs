@@ -1,0 +1,26 @@
+//! `sluice report`: what a run did, read from its capture.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use sluice_host::capture::{Reader, census};
+use sluice_host::report::Page;
+
+use crate::output;
+
+/// Show the report of a captured run
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Capture file
+    capture: PathBuf,
+    /// Print JSON, as report.json holds it
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = census(&mut Reader::open(&args.capture)?)?.into_report();
+    let text = if args.json { report.to_json() } else { Page { report: &report, folder: None }.to_string() };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
