@@ -509,6 +509,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
         fn decode_undoes_encode(
             source: u64, destination: u64, bytes in 1u64..=65_536, barrier in any_barrier(), completion: bool,
             tx in 0u8..4, rx in 0u8..4,
@@ -527,6 +528,7 @@ mod tests {
         }
 
         #[test]
+        #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
         fn any_bytes_decode_or_are_refused_and_stamping_keeps_the_rest(bytes: [[u8; 16]; 2], id in 0u8..4) {
             let mut pair = Pair {
                 tx: TxDesc::read_from_bytes(&bytes[0]).unwrap(),

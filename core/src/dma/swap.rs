@@ -305,6 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
         fn only_the_last_pair_carries_the_barrier(swaps in prop::collection::vec(any_swap(), 1..20)) {
             let pairs: u32 = swaps.iter().map(|swap| swap.pairs()).sum();
             let (_, encoded) = encode(&swaps, pairs as usize, Barrier::WriteBarrier).unwrap();
@@ -315,6 +316,7 @@ mod tests {
         }
 
         #[test]
+        #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
         fn a_swap_that_does_not_fit_leaves_the_list_as_it_was(
             swaps in prop::collection::vec(any_swap(), 1..20), short in 1u32..4,
         ) {

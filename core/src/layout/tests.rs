@@ -289,6 +289,7 @@ pub(crate) fn shape() -> impl Strategy<Value = Shape> {
 proptest! {
     /// No two live words of a region overlap, all are aligned, none lies outside.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
     fn words_of_a_region_are_disjoint(shape in shape(), subsystem in prop::sample::select(&SubsystemId::ALL[..])) {
         let region = region(subsystem, shape);
         let mut words: Vec<(usize, usize)> = Vec::new();

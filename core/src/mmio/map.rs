@@ -498,6 +498,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
         fn every_register_is_found_at_its_address(
             t in 0u32..2, queue in 0u32..16, index in 0u32..256, tx: bool, offset in 0x28u64..0x40,
         ) {
