@@ -71,10 +71,14 @@ impl<D: Device> Line<D> {
         let _ = entry.outcome.set(Outcome { ticket, tpbs: tpbs.collect() });
     }
 
-    /// Lets go of the oldest executions, as far as they have ended or were retired.
+    /// Lets go of the oldest executions, as far as they have ended or were retired. The pairs of a retired one are consumed
+    /// together with those of the next that starts; until then they may still be taken back.
     pub(super) fn pop_ended(&mut self) {
         while let Some(entry) = self.entries.front() {
-            let over = entry.state == State::Retired || entry.outcome.get().is_some();
+            let over = match entry.state {
+                State::Retired => self.entries.iter().any(|later| later.state == State::Started),
+                _ => entry.outcome.get().is_some(),
+            };
             if !over || self.tickets.retire(self.tickets.head()).is_err() {
                 return;
             }

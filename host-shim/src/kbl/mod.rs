@@ -56,6 +56,8 @@ mod harvest;
 mod image;
 mod line;
 mod lru;
+#[cfg(test)]
+mod mock;
 mod model;
 mod outcome;
 mod phases;
@@ -65,6 +67,8 @@ mod ring;
 mod set;
 mod stream;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod tpb;
 mod unit;
 mod work;

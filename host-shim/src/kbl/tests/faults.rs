@@ -1,0 +1,169 @@
+//! A device that misbehaves.
+
+use sluice_core::exec::{ErrorClass, NrtStatus, SubType, Ticket};
+use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
+
+use super::super::mock::{Bench, MockTpb, model};
+use super::*;
+
+/// Runs one execution whose notifications `play` sends, and returns how it ended.
+fn ended(bench: &Bench, play: impl FnOnce(&MockTpb)) -> WaitError {
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    let tpb = bench.device.tpb(0);
+    tpb.consume();
+    play(&tpb);
+    running.wait().unwrap_err()
+}
+
+#[test]
+fn device_errors_become_statuses() {
+    let bench = Bench::new(&model("pointers"));
+    let queue = QueueId::new(1).unwrap();
+    let classes = [
+        (ErrorClass::OUT_OF_BOUNDS, NrtStatus::EXEC_OOB),
+        (ErrorClass::DMA_ABORT, NrtStatus::EXEC_HW_ERR_DMA_ABORT),
+        (ErrorClass::PHASE_MISMATCH, NrtStatus::EXEC_HW_ERR_DMA_ABORT),
+        (ErrorClass(77), NrtStatus::EXEC_COMPLETED_WITH_ERR),
+    ];
+    for (ordinal, (class, status)) in classes.into_iter().enumerate() {
+        let ordinal = ordinal as u32;
+        // A failed execution is cut short: its engines owe no end.
+        let error = ended(&bench, |tpb| {
+            tpb.notify_all(ordinal, SubType::START);
+            tpb.report(Engine::Pool, queue, class);
+            tpb.finish(ordinal);
+        });
+        assert_eq!(error.status(), status);
+        assert!(error.to_string().contains("on queue 1 of engine 2"), "{error}");
+    }
+    // The unit is none the worse for it.
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    bench.device.tpb(0).run(4);
+    running.wait().unwrap();
+}
+
+#[test]
+fn an_error_belongs_to_the_execution_that_ran_at_its_time() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
+    tpb.run(0);
+    tpb.notify_all(1, SubType::START);
+    tpb.report(Engine::Sp, QueueId::new(0).unwrap(), ErrorClass::OUT_OF_BOUNDS);
+    tpb.finish(1);
+    first.wait().unwrap();
+    assert_eq!(second.wait().unwrap_err().status(), NrtStatus::EXEC_OOB);
+}
+
+#[test]
+fn records_out_of_order_spoil_their_execution_only() {
+    let bench = Bench::new(&model("pointers"));
+    let error = ended(&bench, |tpb| {
+        tpb.notify(Engine::Act, 0, SubType::END);
+        tpb.run(0);
+    });
+    assert_eq!(error.status(), NrtStatus::EXEC_COMPLETED_WITH_ERR);
+    assert!(error.to_string().contains("engine ACT in START_PENDING sent sub-type 3, id 0"), "{error}");
+    let error = ended(&bench, |tpb| {
+        tpb.notify_all(1, SubType::START);
+        tpb.finish(1);
+    });
+    assert_eq!(error.status(), NrtStatus::EXEC_COMPLETED_WITH_ERR);
+    assert!(error.to_string().contains("engine SP still in END_PENDING when the execution ended"), "{error}");
+    let error = ended(&bench, |tpb| {
+        tpb.set(ControlWord::InterruptStatus, NQ_OVERFLOW);
+        tpb.finish(2);
+    });
+    assert_eq!(error.status(), NrtStatus::EXEC_SW_NQ_OVERFLOW);
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    bench.device.tpb(0).run(3);
+    running.wait().unwrap();
+}
+
+#[test]
+fn counters_that_can_not_be_are_refused() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.set(ControlWord::ExecutionsDone, 2);
+    let error = running.wait().unwrap_err();
+    assert_eq!(error.status(), NrtStatus::HW_ERROR);
+    assert_eq!(error.to_string(), "TPB 0 reports executions_done 2, between 0 and 1 are possible");
+    tpb.set(ControlWord::ExecutionsDone, 0);
+
+    tpb.set(ControlWord::ExecHeadPairs, tpb.posted() + 1);
+    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::HW_ERROR);
+    tpb.set(ControlWord::ExecHeadPairs, 0);
+
+    // A tail beyond the queue: not read, and missed at the end.
+    tpb.set(ControlWord::NqTail(Engine::Pe), 1_000_000);
+    for engine in &Engine::ALL[1..] {
+        tpb.notify(*engine, 0, SubType::START);
+        tpb.notify(*engine, 0, SubType::END);
+    }
+    tpb.finish(0);
+    bench.unit.harvest().unwrap();
+    assert_eq!(bench.unit.in_flight(), 0);
+}
+
+#[test]
+fn a_timeout_names_engine_and_ticket_and_the_late_end_is_harvested() {
+    let bench = Bench::with(&model("pointers"), small(), 0);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
+    for engine in [Engine::Pe, Engine::Act] {
+        tpb.notify(engine, 0, SubType::START);
+    }
+    tpb.notify(Engine::Pe, 0, SubType::END);
+    let error = second.wait().unwrap_err();
+    assert_eq!(error.status(), NrtStatus::TIMEOUT);
+    assert!(error.to_string().contains("waits behind execution 0"), "{error}");
+    let error = first.wait().unwrap_err();
+    let WaitError::Timeout(timeout) = &error else { panic!("{error}") };
+    let (place, engine, state, last) = timeout.engine.unwrap();
+    assert_eq!((place.get(), engine, state), (0, Engine::Act, EngineState::EndPending));
+    assert_eq!((last.unwrap().sub_type, timeout.behind), (SubType::START, None));
+    assert!(error.to_string().starts_with("execution 0 not done after 0 us timeout"), "{error}");
+
+    // Both end after all, unwatched; the next execution is not confused.
+    for engine in [Engine::Act, Engine::Pool, Engine::Dve, Engine::Sp] {
+        if engine != Engine::Act {
+            tpb.notify(engine, 0, SubType::START);
+        }
+        tpb.notify(engine, 0, SubType::END);
+    }
+    tpb.finish(0);
+    tpb.run(1);
+    let third = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.run(2);
+    assert_eq!(third.wait().unwrap().ticket, Ticket(2));
+    assert_eq!(bench.unit.in_flight(), 0);
+}
+
+#[test]
+fn a_staged_execution_in_the_way_is_named() {
+    let bench = Bench::with(&model("pointers"), small(), 0);
+    let built = bench.built();
+    let staged = bench.unit.stage(&built).unwrap();
+    let second = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let error = second.wait().unwrap_err().to_string();
+    assert!(error.ends_with("; not started; waits behind execution 0"), "{error}");
+    drop(staged);
+    assert_eq!(bench.device.tpb(0).doorbell(), 1);
+}
+
+#[test]
+fn a_sequencer_that_stops_ends_everything_on_its_tpb() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
+    let third = bench.unit.stage(&built).unwrap();
+    tpb.report(Engine::Sp, QueueId::EXEC, ErrorClass::PHASE_MISMATCH);
+    assert_eq!(first.wait().unwrap_err().status(), NrtStatus::EXEC_HW_ERR_DMA_ABORT);
+    assert_eq!(second.wait().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    assert_eq!(third.kickoff().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    assert!(error.to_string().contains("stopped at a bad pair of the exec ring (phase mismatch)"), "{error}");
+}

@@ -1,0 +1,236 @@
+//! Staging, kickoff and wait on a device that behaves.
+
+use sluice_core::exec::{ExecRequest, NrtStatus, Ticket};
+use zerocopy::FromBytes;
+
+use super::super::batch::PROLOGUE_PAIRS;
+use super::super::mock::{Bench, model, tensors, value_of};
+use super::*;
+
+#[test]
+fn an_execution_ends_when_all_engines_of_all_tpbs_have() {
+    let bench = Bench::new(&model("gather"));
+    let staged = bench.unit.stage(&bench.built()).unwrap();
+    let (first, second) = (bench.device.tpb(0), bench.device.tpb(1));
+    assert!(first.posted() > 0 && second.posted() > 0);
+    assert_eq!((first.doorbell(), second.doorbell()), (0, 0));
+    let running = staged.kickoff().unwrap();
+    assert_eq!((first.doorbell(), second.doorbell()), (1, 1));
+    first.run(0);
+    bench.unit.harvest().unwrap();
+    assert_eq!(bench.unit.in_flight(), 1);
+    second.run(0);
+    let outcome = running.wait().unwrap();
+    assert_eq!((outcome.ticket, outcome.tpbs.len(), bench.unit.in_flight()), (Ticket(0), 2, 0));
+    // Five starts, then five ends, one cycle apart.
+    assert!(outcome.tpbs.iter().all(|tpb| tpb.duration_cycles() == Some(9)));
+    assert_eq!(bench.unit.tickets(), 1);
+}
+
+#[test]
+fn a_waiter_is_woken_by_the_device() {
+    let bench = Bench::new(&model("pointers"));
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| running.wait());
+        bench.device.tpb(0).run(0);
+        assert_eq!(waiter.join().unwrap().unwrap().ticket, Ticket(0));
+    });
+}
+
+#[test]
+fn doorbells_ring_in_ticket_order() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [first, second, third] = [(); 3].map(|()| bench.unit.stage(&built).unwrap());
+    let third = third.kickoff().unwrap();
+    let second = second.kickoff().unwrap();
+    assert_eq!(tpb.doorbell(), 0);
+    let first = first.kickoff().unwrap();
+    assert_eq!(tpb.doorbell(), 3);
+    for ordinal in 0..3 {
+        tpb.run(ordinal);
+    }
+    let tickets = [first, second, third].map(|running| running.wait().unwrap().ticket);
+    assert_eq!(tickets, [Ticket(0), Ticket(1), Ticket(2)]);
+}
+
+#[test]
+fn a_staged_execution_that_is_dropped_gives_its_slots_back() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for _ in 0..100 {
+        let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+        drop(first);
+        drop(second);
+        assert_eq!((tpb.posted(), bench.unit.in_flight(), bench.unit.tickets()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_dropped_execution_between_others_moves_nothing() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [first, second, third] = [(); 3].map(|()| bench.unit.stage(&built).unwrap());
+    let batch = tpb.posted() as usize / 3;
+    let third = third.kickoff().unwrap();
+    let first = first.kickoff().unwrap();
+    assert_eq!(tpb.doorbell(), 1);
+    drop(second);
+    assert_eq!(tpb.doorbell(), 2);
+    let copies = tpb.consume();
+    let (real, padding) = (&copies[..batch], &copies[batch..2 * batch]);
+    assert!(real.iter().all(|copy| copy.source != copy.destination));
+    assert!(padding.iter().all(|copy| copy.source == copy.destination && copy.len.bytes() == 4));
+    tpb.run(0);
+    tpb.run(1);
+    assert_eq!(first.wait().unwrap().tpbs[0].ordinal, Some(0));
+    let outcome = third.wait().unwrap();
+    assert_eq!((outcome.ticket, outcome.tpbs[0].ordinal), (Ticket(2), Some(1)));
+}
+
+#[test]
+fn a_full_ring_stages_nothing_on_any_tpb() {
+    let bench = Bench::with(&model("gather"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let (built, tpbs) = (bench.built(), [0, 1].map(|tpb| bench.device.tpb(tpb)));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let posted = tpbs.each_ref().map(|tpb| tpb.posted());
+    // TPB 1 has room for one more, TPB 0 not.
+    assert!(2 * posted[1] <= 48 && 2 * posted[0] > 48, "{posted:?}");
+    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::QUEUE_FULL);
+    assert_eq!(
+        error.to_string(),
+        "Failed to add execution request: TPB 0: tx ring full: need 32 slots, 16 free"
+    );
+    assert_eq!(tpbs.each_ref().map(|tpb| tpb.posted()), posted);
+    assert_eq!(bench.unit.tickets(), 1);
+    for tpb in &tpbs {
+        tpb.run(0);
+    }
+    running.wait().unwrap();
+    drop(bench.unit.stage(&built).unwrap());
+}
+
+#[test]
+fn a_deep_line_is_bounded_and_harvested_for_room() {
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 1024, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let mut running: Vec<_> = (0..8).map(|_| bench.unit.stage(&built).unwrap().kickoff().unwrap()).collect();
+    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!(
+        (error.status(), error.to_string()),
+        (NrtStatus::QUEUE_FULL, "8 executions in flight, at most 8".into())
+    );
+    tpb.run(0);
+    running.push(bench.unit.stage(&built).unwrap().kickoff().unwrap());
+    for ordinal in 1..9 {
+        tpb.run(ordinal);
+    }
+    for (ticket, running) in running.into_iter().enumerate() {
+        assert_eq!(running.wait().unwrap().ticket, Ticket(ticket as u64));
+    }
+}
+
+#[test]
+fn phases_and_tickets_hold_over_ten_thousand_executions_on_the_smallest_ring() {
+    // `consume` refuses a pair of the wrong lap.
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, depth: 2, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for ordinal in 0..10_000 {
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        tpb.run(ordinal);
+        assert_eq!(running.wait().unwrap().ticket, Ticket(u64::from(ordinal)));
+    }
+}
+
+#[test]
+fn a_write_that_fails_while_staging_stages_nothing() {
+    let bench = Bench::new(&model("gather"));
+    let (built, tpbs) = (bench.built(), [0, 1].map(|tpb| bench.device.tpb(tpb)));
+    let mut failures = 0;
+    let staged = loop {
+        bench.device.fail_after(failures);
+        match bench.unit.stage(&built) {
+            Ok(staged) => break staged,
+            Err(error) => assert_eq!(error.status(), NrtStatus::FAILURE),
+        }
+        assert_eq!(tpbs.each_ref().map(|tpb| tpb.posted()), [0, 0]);
+        assert_eq!((bench.unit.in_flight(), bench.unit.tickets()), (0, 0));
+        failures += 1;
+    };
+    assert_eq!(failures, 4, "one write per half and TPB");
+    bench.device.fail_after(1);
+    let error = staged.kickoff().unwrap_err();
+    assert_eq!(error.status(), NrtStatus::FAILURE);
+    assert!(error.to_string().contains("Failed to post inference request"), "{error}");
+    assert_eq!((tpbs[0].doorbell(), bench.unit.in_flight()), (0, 0));
+
+    // What the failed one left in the rings moves nothing; the next one runs.
+    bench.device.fail_after(u32::MAX);
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    for tpb in &tpbs {
+        tpb.run(0);
+    }
+    assert_eq!(running.wait().unwrap().ticket, Ticket(1));
+}
+
+#[test]
+fn requests_say_when_the_model_switches() {
+    let bench = Bench::new(&model("pointers"));
+    let other = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&bench.unit, other);
+    let other = bench.unit.build(other, &inputs, &outputs).unwrap();
+    let built = bench.built();
+    let tpb = bench.device.tpb(0);
+    let mut flags = Vec::new();
+    for (ordinal, built) in [&built, &built, &other, &other, &built].into_iter().enumerate() {
+        let running = bench.unit.stage(built).unwrap().kickoff().unwrap();
+        let copies = tpb.consume();
+        let request = &copies[copies.len() - PROLOGUE_PAIRS];
+        let request = ExecRequest::read_from_bytes(&value_of(&bench.device, request).1).unwrap().flags();
+        flags.push((request.do_model_switch, request.reload_seq_config, request.load_act_dve_tables));
+        tpb.run(ordinal as u32);
+        running.wait().unwrap();
+    }
+    // Both models have the same tables, so these are loaded once.
+    let first = (true, true, true);
+    let (switch, same) = ((true, true, false), (false, true, false));
+    assert_eq!(flags, [first, same, switch, same, switch]);
+}
+
+#[test]
+fn a_retired_execution_does_not_count_as_the_model_before() {
+    let bench = Bench::new(&model("pointers"));
+    let other = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&bench.unit, other);
+    let other = bench.unit.build(other, &inputs, &outputs).unwrap();
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let first = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let dropped = bench.unit.stage(&other).unwrap();
+    let last = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    drop(dropped);
+    let copies = tpb.consume();
+    let request = &copies[copies.len() - PROLOGUE_PAIRS];
+    let request = ExecRequest::read_from_bytes(&value_of(&bench.device, request).1).unwrap();
+    assert!(!request.flags().do_model_switch);
+    tpb.run(0);
+    tpb.run(1);
+    first.wait().unwrap();
+    last.wait().unwrap();
+}
+
+#[test]
+fn host_phases_tell_the_life_of_an_execution() {
+    let bench = Bench::new(&model("pointers"));
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    bench.device.tpb(0).run(0);
+    running.wait().unwrap();
+    let (spans, omitted) = bench.unit.phases().take();
+    let phases: Vec<_> = spans.iter().map(|span| (span.phase, span.ticket)).collect();
+    let of = Some(0);
+    use Phase::*;
+    assert_eq!(phases, [(Load, None), (Build, None), (Stage, of), (Kickoff, of), (Wait, of)]);
+    assert_eq!(omitted, 0);
+    assert!(spans.iter().all(|span| span.start_ns <= span.end_ns));
+}

@@ -1,0 +1,358 @@
+//! Loading and building: what is placed, what is refused, what is left behind.
+
+use std::sync::Arc;
+
+use sluice_core::dma::Barrier;
+use sluice_core::exec::{ExecRequest, NrtStatus};
+use sluice_core::fmap::Direction;
+use sluice_core::mem::DevAddr;
+use sluice_core::mmio::{Engine, EventId, Half, QueueId, QueueRegister, TpbId};
+use zerocopy::FromBytes;
+
+use super::super::batch::PROLOGUE_PAIRS;
+use super::super::mock::{Bench, MockDevice, model, read, tensors, value_of};
+use super::*;
+use crate::device::Device;
+use crate::device::heap::{Heap, UsageTag};
+use crate::neff::{Target, Work, models};
+
+#[test]
+fn a_model_leaves_nothing_behind() {
+    for name in models::NAMES {
+        let neff = model(name);
+        let device = MockDevice::new(2);
+        let heap = device.heap();
+        let start = heap.usage();
+        let unit = Unit::open(Arc::clone(&device), heap.clone(), small()).unwrap();
+        let open = heap.usage();
+        let handle = unit.load(&neff, &LoadOptions::default()).unwrap();
+        let (inputs, outputs) = tensors(&unit, handle);
+        let built = unit.build(handle, &inputs, &outputs).unwrap();
+        drop((built, inputs, outputs));
+        unit.unload(handle, AT_ONCE).unwrap();
+        assert_eq!(heap.usage(), open, "{name}");
+        drop(unit);
+        assert_eq!(heap.usage(), start, "{name}");
+    }
+}
+
+#[test]
+fn a_load_or_build_that_fails_anywhere_leaves_nothing_behind() {
+    for name in models::NAMES {
+        let (neff, device) = (model(name), MockDevice::new(2));
+        let heap = device.heap();
+        let unit = Unit::open(Arc::clone(&device), heap.clone(), small()).unwrap();
+        let open = heap.usage();
+        let mut failures = 0;
+        let handle = loop {
+            device.fail_after(failures);
+            match unit.load(&neff, &LoadOptions::default()) {
+                Ok(handle) => break handle,
+                Err(error) => assert_eq!(error.status(), NrtStatus::FAILURE),
+            }
+            assert_eq!(heap.usage(), open, "{name}, {failures} writes");
+            failures += 1;
+        };
+        assert!(failures > 2, "{failures} places to fail");
+        let (inputs, outputs) = tensors(&unit, handle);
+        let loaded = heap.usage();
+        failures = 0;
+        loop {
+            device.fail_after(failures);
+            match unit.build(handle, &inputs, &outputs) {
+                Ok(_) => break,
+                Err(error) => assert_eq!(error.status(), NrtStatus::FAILURE),
+            }
+            failures += 1;
+            // Rings that were complete stay in their caches, for the next try.
+            let kept = heap.usage();
+            for tag in UsageTag::ALL
+                .into_iter()
+                .filter(|&tag| ![UsageTag::DmaRingIo, UsageTag::DmaRingSpill].contains(&tag))
+            {
+                assert_eq!(
+                    kept.used_bytes(tag),
+                    loaded.used_bytes(tag),
+                    "{name}, {failures} writes, {}",
+                    tag.name()
+                );
+            }
+        }
+        assert!(failures > 0);
+        unit.unload(handle, AT_ONCE).unwrap();
+        drop((inputs, outputs));
+        assert_eq!(heap.usage(), open, "{name}");
+    }
+}
+
+#[test]
+fn a_heap_that_is_too_small_says_what_for() {
+    let (neff, device) = (model("gather"), MockDevice::new(2));
+    let ram = device.map().ram;
+    let mut failed_for = std::collections::BTreeSet::new();
+    for kib in (0..4096).step_by(16) {
+        let heap = Heap::new(ram.base, kib << 10);
+        let start = heap.usage();
+        let unit = match Unit::open(Arc::clone(&device), heap.clone(), small()) {
+            Ok(unit) => unit,
+            Err(error) => {
+                assert_eq!((error.status(), heap.usage()), (NrtStatus::RESOURCE, start));
+                continue;
+            }
+        };
+        let open = heap.usage();
+        match unit.load(&neff, &LoadOptions::default()) {
+            Ok(_) => break,
+            Err(LoadError::Heap(error)) => {
+                let text = error.to_string();
+                assert!(text.contains("bytes free") && text.contains("NOTIFICATION"), "{text}");
+                failed_for
+                    .insert(text.split(" bytes of ").nth(1).unwrap().split(' ').next().unwrap().to_owned());
+            }
+            Err(error) => assert_eq!(error.status(), NrtStatus::RESOURCE, "{error}"),
+        }
+        assert_eq!(heap.usage(), open);
+    }
+    assert!(failed_for.contains("SCRATCHPAD_NOT_SHARED"), "{failed_for:?}");
+}
+
+#[test]
+fn models_that_do_not_fit_the_unit_are_refused() {
+    let gather = model("gather");
+    let open = |tpbs, options| {
+        let device = MockDevice::new(tpbs);
+        let heap = device.heap();
+        Unit::open(device, heap, options).unwrap()
+    };
+    let error = open(1, small()).load(&gather, &LoadOptions::default()).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::LOAD_NOT_ENOUGH_NC);
+    assert_eq!(error.to_string(), "model has 2 subgraphs, the unit 1 TPBs");
+
+    let other = UnitOptions { target: Target::Sunda, ..small() };
+    let error = open(2, other).load(&gather, &LoadOptions::default()).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::INVALID);
+    assert!(error.to_string().starts_with("Attempting to load an incompatible model!"), "{error}");
+
+    let smallest = UnitOptions { exec_ring: 32, ..small() };
+    let error = open(2, smallest).load(&gather, &LoadOptions::default()).unwrap_err();
+    assert_eq!(error, LoadError::BatchTooLarge { pairs: 32, limit: 16 });
+}
+
+#[test]
+fn sizes_out_of_range_are_refused() {
+    let open = |options| {
+        let device = MockDevice::new(1);
+        let heap = device.heap();
+        Unit::open(device, heap, options).unwrap_err().to_string()
+    };
+    let with_ring = |exec_ring| open(UnitOptions { exec_ring, ..small() });
+    assert_eq!(with_ring(48), "exec ring of 48 descriptors, want a power of two");
+    assert_eq!(with_ring(16), "16 descriptors: a ring has 32 to 16777200");
+    assert_eq!(with_ring(40), "ring size 40 is not a multiple of 16");
+    let with_depth = |depth| open(UnitOptions { depth, ..small() });
+    assert_eq!(with_depth(0), "0 executions in flight, want 1 to 1024");
+    assert_eq!(with_depth(1025), "1025 executions in flight, want 1 to 1024");
+}
+
+#[test]
+fn every_tensor_that_is_missing_or_small_is_named_once() {
+    let bench = Bench::new(&model("gather"));
+    let (mut inputs, outputs) = (TensorSet::with_capacity(4), TensorSet::with_capacity(4));
+    inputs.add("a", Tensor::allocate(&bench.heap, 4096).unwrap()).unwrap();
+    let error = bench.unit.build(bench.model, &inputs, &outputs).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::INVALID);
+    assert_eq!(
+        error.to_string(),
+        "input `a` needs 131072 bytes, got 4096; input `b` is missing, need 131072 bytes; \
+         output `own0` is missing, need 233472 bytes; output `mix` is missing, need 32768 bytes; \
+         output `own1` is missing, need 81921 bytes"
+    );
+}
+
+#[test]
+fn extra_tensors_are_accepted_and_reported() {
+    let mut bench = Bench::new(&model("gather"));
+    let spare = Tensor::allocate(&bench.heap, 64).unwrap();
+    // Wanted by one program only, so not by the other, and yet not extra.
+    assert!(bench.built().extra_tensors().is_empty());
+    bench.inputs.add("spare", spare.clone()).unwrap();
+    bench.outputs.add("a", spare).unwrap();
+    let extra: Vec<_> = bench.built().extra_tensors().to_vec();
+    assert_eq!(extra, [(Direction::Input, "spare".into()), (Direction::Output, "a".into())]);
+}
+
+#[test]
+fn an_unchanged_set_hits_and_every_change_misses() {
+    let mut bench = Bench::new(&model("pointers"));
+    let counts = |bench: &Bench| bench.unit.model(bench.model).unwrap().build_counts();
+    assert!(!bench.built().was_hit());
+    let before = bench.heap.usage();
+    for _ in 0..9 {
+        assert!(bench.built().was_hit());
+    }
+    assert_eq!(counts(&bench), BuildCounts { hits: 9, misses: 1 });
+    assert_eq!(bench.heap.usage(), before);
+
+    // The same tensor under the same name is a change all the same; its ring is found by address.
+    let rings = |bench: &Bench| bench.heap.usage().used_bytes(UsageTag::DmaRingIo);
+    let (same, rings_before) = (bench.inputs.get("x").unwrap().clone(), rings(&bench));
+    bench.inputs.add("x", same.clone()).unwrap();
+    assert!(!bench.built().was_hit());
+    assert_eq!(rings(&bench), rings_before);
+
+    let other = Tensor::allocate(&bench.heap, same.size_bytes()).unwrap();
+    same.attach(&other);
+    let moved = bench.built();
+    assert!(!moved.was_hit());
+    assert!(rings(&bench) > rings_before);
+    assert_eq!(moved.places().next().unwrap().base, other.at());
+
+    // Another set, although it holds the same tensors.
+    let mut again = TensorSet::with_capacity(4);
+    for name in ["x", "y"] {
+        again.add(name, bench.inputs.get(name).unwrap().clone()).unwrap();
+    }
+    assert!(!bench.unit.build(bench.model, &again, &bench.outputs).unwrap().was_hit());
+    assert_eq!(counts(&bench), BuildCounts { hits: 9, misses: 4 });
+}
+
+#[test]
+fn caches_keep_no_more_than_their_capacity() {
+    let neff = model("pointers");
+    let device = MockDevice::new(1);
+    let heap = device.heap();
+    let unit = Unit::open(device, heap.clone(), small()).unwrap();
+    let options = LoadOptions { ring_cache: 2, build_cache: 1, ..LoadOptions::default() };
+    let handle = unit.load(&neff, &options).unwrap();
+    let mut used = Vec::new();
+    for _ in 0..5 {
+        let (inputs, outputs) = tensors(&unit, handle);
+        drop(unit.build(handle, &inputs, &outputs).unwrap());
+        used.push(heap.usage().used_bytes(UsageTag::DmaRingIo));
+        // Kept until the end, so that the next tensors lie elsewhere.
+        std::mem::forget((inputs, outputs));
+    }
+    assert_eq!(used[1], 2 * used[0]);
+    assert!(used[2..].iter().all(|&bytes| bytes == used[1]), "{used:?}");
+}
+
+#[test]
+fn constant_pointers_are_written_at_load_and_bound_ones_in_the_swap_list() {
+    let bench = Bench::new(&model("pointers"));
+    let built = bench.built();
+    let slots = bench.unit.patched_slots(&built).unwrap();
+    let at =
+        |what: &str| slots.iter().find(|slot| slot.what.ends_with(what)).map(|slot| (slot.at, slot.expected));
+    let place = |set: &TensorSet, name: &str| set.get(name).unwrap().at().0;
+    let (x, y, z) = (place(&bench.inputs, "x"), place(&bench.inputs, "y"), place(&bench.outputs, "z"));
+    assert_eq!(at("pointer at_x").map(|(_, value)| value), Some(x));
+    assert_eq!(at("pointer at_z").map(|(_, value)| value), Some(z));
+    assert_eq!(at("pointer at_keep"), None);
+    let rows: Vec<_> = (0..3).map(|row| at(&format!("pointer table all, row {row}")).unwrap()).collect();
+    assert_eq!(rows.iter().map(|&(_, value)| value).collect::<Vec<_>>(), [x, y, z]);
+    assert_eq!(at("pointer table all, row 3"), None);
+    assert_eq!((rows[1].0, rows[2].0), (rows[0].0.offset(8), rows[0].0.offset(16)));
+
+    // Row 3 and the cell that follows the one of z point to scratch memory since the load.
+    let read_pointer = |at: DevAddr| {
+        let mut bytes = [0; 8];
+        bench.device.read(at, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    let keep = read_pointer(rows[0].0.offset(24));
+    assert!(bench.device.map().ram.contains(DevAddr(keep), 4096));
+    assert_eq!(read_pointer(at("pointer at_z").unwrap().0.offset(8)), keep);
+    assert_eq!(read_pointer(rows[0].0), 0);
+}
+
+#[test]
+fn a_batch_is_the_swap_list_then_the_prologue() {
+    let bench = Bench::new(&model("gather"));
+    let built = bench.built();
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let slots = bench.unit.patched_slots(&built).unwrap();
+    for tpb in 0..2 {
+        let copies = bench.device.tpb(tpb).consume();
+        let (swaps, prologue) = copies.split_at(copies.len() - PROLOGUE_PAIRS);
+        let name = format!("TPB {tpb}: ");
+        let expected: Vec<_> = slots.iter().filter(|slot| slot.what.starts_with(&name)).collect();
+        assert_eq!(swaps.len(), expected.len());
+        for (copy, slot) in swaps.iter().zip(&expected) {
+            let (destination, bytes) = value_of(&bench.device, copy);
+            assert_eq!(destination, slot.at, "{}", slot.what);
+            assert_eq!(bytes, slot.expected.to_le_bytes()[..slot.bytes as usize], "{}", slot.what);
+        }
+        // Cayman: a strong-ordered write ends the swap list.
+        assert!(swaps[..swaps.len() - 1].iter().all(|copy| copy.barrier == Barrier::None));
+        assert_eq!(swaps.last().unwrap().barrier, Barrier::Sow);
+
+        let registers = bench.device.map().registers.tpb(TpbId::new(tpb).unwrap()).unwrap();
+        let tail =
+            |half| registers.queue_bank(half, QueueId::PROLOGUE).register(QueueRegister::TailIncrement);
+        let values: Vec<_> = prologue.iter().map(|copy| value_of(&bench.device, copy)).collect();
+        let one = 1u32.to_le_bytes().to_vec();
+        assert_eq!(values[0].0, registers.request());
+        let request = ExecRequest::read_from_bytes(&values[0].1).unwrap();
+        assert!(request.flags().do_model_switch && request.flags().load_act_dve_tables);
+        assert_eq!(values[1], (registers.request().offset(0x34), vec![0; 4]));
+        assert_eq!(values[2].1, (running.ticket().0 as u32).to_le_bytes());
+        assert_eq!(values[3], (tail(Half::Rx), one.clone()));
+        assert_eq!(values[4], (tail(Half::Tx), one.clone()));
+        assert_eq!(values[5], (registers.event(EventId::START), one));
+        assert_eq!(prologue[5].barrier, Barrier::Dmb);
+
+        // An engine without a program has no address, the others have the one of their instructions.
+        let model = bench.unit.model(bench.model).unwrap();
+        let engines = model.engines().filter(|engine| engine.core.tpb().get() == tpb);
+        for engine in engines {
+            let idle = engine.executability == Executability::Idle;
+            assert_eq!(request.base(engine.core.engine()).is_null(), idle, "{}", engine.core);
+        }
+    }
+}
+
+#[test]
+fn work_items_name_what_engines_do() {
+    let bench = Bench::new(&model("gather"));
+    let model = bench.unit.model(bench.model).unwrap();
+    let items: Vec<_> = model
+        .work_items()
+        .map(|item| format!("{} {} {} {} B", item.core, item.ordinal, item.name, item.bytes))
+        .collect();
+    assert!(items.contains(&"0.POOL 2 gather_rows 65536 B".into()), "{items:#?}");
+    assert!(items.contains(&"1.DVE 1 store_odd_length 65537 B".into()), "{items:#?}");
+    let odd = model.work_items().find(|item| item.name == "store_odd_length").unwrap();
+    assert_eq!((odd.pairs, odd.queue.as_ref().map(|(name, _)| &**name)), (2, Some("q_out")));
+}
+
+#[test]
+fn a_program_of_foreign_instructions_is_said_to_be_opaque() {
+    let text = r#"
+[model]
+name = "tiny"
+target = "cayman"
+
+[[tpb]]
+var = [
+  { name = "x", type = "input", size = 64 },
+  { name = "y", type = "output", size = 64 },
+]
+queue = [{ name = "q", type = "in", owner = "act", semaphore = 1 }]
+
+[[tpb.block]]
+queue = "q"
+copy = [{ from = "x", to = "y", bytes = 64 }]
+"#;
+    let mut neff = read("tiny", text);
+    let act = &mut neff.programs[0].engines[Engine::Act.index()];
+    act.work = Work::Opaque;
+    act.instructions = vec![0xC0; 128];
+    let bench = Bench::new(&neff);
+    let model = bench.unit.model(bench.model).unwrap();
+    let engines: Vec<_> = model.engines().map(|engine| (engine.executability, engine.instructions)).collect();
+    assert_eq!(engines[1], (Executability::Opaque, 2));
+    assert!([0, 2, 3, 4].iter().all(|&idle| engines[idle] == (Executability::Idle, 0)), "{engines:?}");
+    let items: Vec<_> =
+        model.work_items().map(|item| (item.core.to_string(), item.block, item.pairs)).collect();
+    assert_eq!(items, [("0.ACT".into(), 0, 0)]);
+}
