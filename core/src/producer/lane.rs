@@ -345,7 +345,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             switch.next_stage(Stage::Claim);
             return Progress::Moved;
         }
-        if S::RULES.gate_before_publication && !self.may_look(switch) {
+        if S::RULES.gate_before_publication && !self.may_look(pool, switch) {
             return self.fruitless(pool, switch, clock);
         }
         match self.ring.look() {
@@ -381,7 +381,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         switch: &mut Switch,
         clock: &impl Clock,
     ) -> Progress {
-        if self.may_look(switch) {
+        if self.may_look(pool, switch) {
             pool.released();
             switch.next_stage(Stage::Claim);
             return Progress::Moved;
@@ -395,7 +395,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         switch: &mut Switch,
         clock: &impl Clock,
     ) -> Progress {
-        if !self.may_look(switch) {
+        if !self.may_look(pool, switch) {
             return self.fruitless(pool, switch, clock);
         }
         match pool.try_claim() {
@@ -412,8 +412,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
 
     /// Whether the gate lets the lane look at its queue. A lane that leaves because of a release looks once before it can be
     /// parked again: that look is what the release was for.
-    fn may_look(&mut self, switch: &mut Switch) -> bool {
-        if self.state.latch.is_set() {
+    ///
+    /// A latched lane ignores gates only while the host shows no life. Otherwise a lane that always finds a buffer would
+    /// never clear its latch, pass every shut gate, and keep the freeze of its peers from ending.
+    fn may_look<K: Records>(&mut self, pool: &Pool<M, K, S>, switch: &mut Switch) -> bool {
+        if self.state.latch.is_set() && !self.host_is_back(pool, switch) {
             return true;
         }
         let gate = switch.gate();
@@ -461,14 +464,12 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         clock: &impl Clock,
     ) -> Progress {
         let gate = switch.gate();
-        if let Some(signs) = self.state.latch.0 {
-            if !self.signs(pool).stirred_since(&signs) {
-                return self.give_up(pool, switch);
-            }
-            self.state.latch = Latch(None);
-            self.show(LaneActivity::RUNNING);
-            switch.deadline = Deadline::after(self.limit_cycles);
-            return Progress::Moved;
+        if self.state.latch.is_set() {
+            return if self.host_is_back(pool, switch) {
+                Progress::Moved
+            } else {
+                self.give_up(pool, switch)
+            };
         }
         if !switch.waited {
             switch.waited = true;
@@ -486,6 +487,17 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             return Progress::Moved;
         }
         Progress::Waiting(gate)
+    }
+
+    /// Clears the latch, and grants a fresh deadline, if anything that only a living host changes has changed.
+    fn host_is_back<K: Records>(&mut self, pool: &Pool<M, K, S>, switch: &mut Switch) -> bool {
+        let is_back = self.state.latch.0.is_some_and(|then| self.signs(pool).stirred_since(&then));
+        if is_back {
+            self.state.latch = Latch(None);
+            self.show(LaneActivity::RUNNING);
+            switch.deadline = Deadline::after(self.limit_cycles);
+        }
+        is_back
     }
 
     fn give_up<K: Records>(&mut self, pool: &mut Pool<M, K, S>, switch: &Switch) -> Progress {
