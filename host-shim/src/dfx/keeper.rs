@@ -223,6 +223,20 @@ impl<M: Memory, W: Word> Keeper<M, W> {
         }
     }
 
+    /// Opens both gates for good, at the end of a session.
+    ///
+    /// # Errors
+    /// [`Fault`] when the transport fails; may be called again.
+    pub fn open_all(&mut self) -> Result<(), Fault> {
+        self.gates.bump_epoch()?;
+        for gate in [Gate::Ready, Gate::Free] {
+            self.gates.set_shut(gate, false)?;
+            self.state.shut.set(gate, false);
+        }
+        self.state.step = Step::Returns;
+        Ok(())
+    }
+
     /// Runs one whole round. Returns the buffers it moved.
     ///
     /// # Errors

@@ -39,7 +39,7 @@ pub struct PoolBuffers {
 }
 
 /// The fixed part: which buffers there are and to which pool each belongs. Built before the run, never changed in it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Directory {
     pools: Vec<PoolBuffers>,
     addresses: Vec<DevAddr>,

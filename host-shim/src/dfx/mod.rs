@@ -19,11 +19,24 @@
 //! A buffer is the device's exactly while `given = taken + 1`, so the ledger needs no lock and no word with two writers:
 //! see [`ledger`]. A host that attaches to a running device first finds out who owns what: see [`attach`].
 
+pub mod account;
 pub mod attach;
+mod collector;
 pub mod drain;
 pub mod keeper;
 pub mod ledger;
+mod pipe;
+pub mod plan;
+mod service;
+pub mod session;
+pub mod sink;
 mod views;
+
+pub use account::{Account, FreezeStats, Lost, PoolAccount};
+pub use pipe::WaitPipe;
+pub use plan::{BufferCounts, PlanError, SwimlaneConfig};
+pub use session::{Session, SessionError};
+pub use sink::{BufferMeta, Discard, Freeze, Sink};
 
 pub use views::{FreeQueueFeed, GateControl, Occupancy, RingDrain, RingState, RingWatch};
 
