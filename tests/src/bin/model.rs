@@ -62,4 +62,5 @@ fn print_trace(violation: &Violation) {
     for (number, process) in violation.trace.iter().enumerate() {
         println!("    {number:>4} {process:?}");
     }
+    println!("{}", violation.state);
 }

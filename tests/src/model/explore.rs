@@ -27,6 +27,8 @@ pub struct Violation {
     pub what: String,
     /// The processes' steps from the start.
     pub trace: Vec<Process>,
+    /// The state they lead to.
+    pub state: String,
 }
 
 /// What an exploration found.
@@ -209,7 +211,9 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
                 let label = Label::new(&step);
                 if let Some(what) = step.violation {
                     let check = check_of(&what);
-                    let violation = Some(trace(&graph, next, Some(process), check, what));
+                    let mut found = trace(&graph, next, Some(process), check, what);
+                    found.state = format!("{:#?}", step.state);
+                    let violation = Some(found);
                     return Report { states: states.len(), steps: graph.targets.len(), violation };
                 }
                 let reached = canonical(step.state);
@@ -230,7 +234,11 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
     }
     graph.first_edge.push(graph.targets.len() as u32);
     drop(numbers);
-    let violation = find_starved_lane(&graph).or_else(|| find_endless_freeze(&graph));
+    let violation =
+        find_starved_lane(&graph).or_else(|| find_endless_freeze(&graph)).map(|(number, mut found)| {
+            found.state = format!("{:#?}", packer.unpack(&states[number]));
+            found
+        });
     Report { states: states.len(), steps: graph.targets.len(), violation }
 }
 
@@ -257,11 +265,11 @@ fn trace(graph: &Graph, state: usize, last: Option<Process>, check: &'static str
         here = parent;
     }
     trace.reverse();
-    Violation { check, what, trace }
+    Violation { check, what, trace, state: String::new() }
 }
 
 /// A fair run in which some lane asks for service and never gets it.
-fn find_starved_lane(graph: &Graph) -> Option<Violation> {
+fn find_starved_lane(graph: &Graph) -> Option<(usize, Violation)> {
     (0..LANES).find_map(|lane| {
         // While the lane rests, its only edge is voluntary; such states are not waits.
         let asks = |state: usize| {
@@ -270,14 +278,16 @@ fn find_starved_lane(graph: &Graph) -> Option<Violation> {
             })
         };
         let state = fair_part(graph, asks, |label| !label.is_progress_of(lane))?;
-        Some(trace(graph, state, None, "starvation", format!("lane {lane} sleeps for ever in a fair run")))
+        let what = format!("lane {lane} sleeps for ever in a fair run");
+        Some((state, trace(graph, state, None, "starvation", what)))
     })
 }
 
 /// A fair run in which a gate, once shut, never opens.
-fn find_endless_freeze(graph: &Graph) -> Option<Violation> {
+fn find_endless_freeze(graph: &Graph) -> Option<(usize, Violation)> {
     let state = fair_part(graph, |state| graph.frozen[state], |_| true)?;
-    Some(trace(graph, state, None, "endless freeze", "a freeze never ends in a fair run".into()))
+    let what = "a freeze never ends in a fair run".into();
+    Some((state, trace(graph, state, None, "endless freeze", what)))
 }
 
 /// A state of a strongly connected part, among `states` and `edges`, in which a fair run can stay.

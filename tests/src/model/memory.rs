@@ -55,6 +55,16 @@ pub struct Logged {
     pub loaded: Option<u8>,
 }
 
+/// How much of a poll one step makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Grain {
+    /// One visible access: every interleaving there is.
+    #[default]
+    Access,
+    /// The whole poll: the interleavings of polls, for worlds too large for the finer grain.
+    Poll,
+}
+
 /// Who is making a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actor {
@@ -73,6 +83,7 @@ struct Inner {
     position: usize,
     stepped: bool,
     dead: bool,
+    grain: Grain,
     actor: Actor,
     late: bool,
     clock_matters: bool,
@@ -96,14 +107,17 @@ pub struct Stepped {
     pub log: Vec<Logged>,
     /// Whether the poll is over and its conclusions count.
     pub finished: bool,
+    /// Whether anything visible was done; a poll without that need not be a step of its own.
+    pub is_visible: bool,
     /// Whether the clock was asked and the answer could have been another.
     pub late_was_used: bool,
     /// A broken invariant.
     pub violation: Option<String>,
 }
 
-impl Default for ModelMemory {
-    fn default() -> Self {
+impl ModelMemory {
+    /// Memory of a world explored at `grain`.
+    pub fn new(grain: Grain) -> Self {
         let shared = Shared { slots: [0; layout::SLOTS], owners: [Owner::Host; BUFFERS] };
         Self {
             inner: Rc::new(RefCell::new(Inner {
@@ -114,6 +128,7 @@ impl Default for ModelMemory {
                 position: 0,
                 stepped: false,
                 dead: false,
+                grain,
                 actor: Actor::Host,
                 late: false,
                 clock_matters: false,
@@ -123,9 +138,7 @@ impl Default for ModelMemory {
             })),
         }
     }
-}
 
-impl ModelMemory {
     /// Prepares a step of `actor` from `shared`, whose current poll has made the accesses of `log`.
     pub fn begin(&self, shared: Shared, log: &[Logged], actor: Actor, clock_matters: bool, late: bool) {
         let mut inner = self.inner.borrow_mut();
@@ -159,6 +172,7 @@ impl ModelMemory {
             shared: inner.shared,
             log,
             finished,
+            is_visible: inner.stepped,
             late_was_used: inner.late_was_used,
             violation: inner.violation.take(),
         }
@@ -176,7 +190,7 @@ impl ModelMemory {
             return logged.loaded.unwrap_or(0);
         }
         if visible {
-            if inner.stepped {
+            if inner.stepped && inner.grain == Grain::Access {
                 inner.dead = true;
                 return 0;
             }

@@ -5,6 +5,7 @@ use sluice_host::dfx::keeper::GateScope;
 
 use super::explore::{Report, explore};
 use super::layout::COUNTER_MASK;
+use super::memory::Grain;
 use super::world::Config;
 
 /// The protocol as it ships, on the model's small counters.
@@ -39,7 +40,11 @@ without! {
 const LIMIT: usize = 150_000_000;
 
 const fn config(first: usize, crash: bool) -> Config {
-    Config { buffers: [first, 1], crash, scope: GateScope::All, second_refiller: false }
+    Config { buffers: [first, 1], crash, scope: GateScope::All, second_refiller: false, grain: Grain::Access }
+}
+
+const fn polls(config: Config) -> Config {
+    Config { grain: Grain::Poll, ..config }
 }
 
 /// One exploration of the protocol as it ships.
@@ -59,16 +64,18 @@ impl Exploration {
 }
 
 /// All explorations of the protocol as it ships.
-pub const EXPLORATIONS: [Exploration; 5] = [
+pub const EXPLORATIONS: [Exploration; 7] = [
     Exploration { name: "pools (1,1)", is_long: false, config: config(1, false) },
     Exploration {
         name: "pools (1,1), gate scope lane",
         is_long: false,
         config: Config { scope: GateScope::Lane, ..config(1, false) },
     },
-    Exploration { name: "pools (1,1), one crash", is_long: false, config: config(1, true) },
+    Exploration { name: "pools (2,1), by polls", is_long: false, config: polls(config(2, false)) },
+    Exploration { name: "pools (1,1), crash, by polls", is_long: false, config: polls(config(1, true)) },
+    Exploration { name: "pools (2,1), crash, by polls", is_long: true, config: polls(config(2, true)) },
     Exploration { name: "pools (2,1)", is_long: true, config: config(2, false) },
-    Exploration { name: "pools (2,1), one crash", is_long: true, config: config(2, true) },
+    Exploration { name: "pools (1,1), crash", is_long: true, config: config(1, true) },
 ];
 
 /// A rule left out, and what should notice.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sluice_core::gate::Gates;
+use sluice_core::gate::{Gates, HostSigns};
 use sluice_core::layout::{BufferLayout, Instance, PoolKind};
 use sluice_core::mem::{DevAddr, LongPeer, Word};
 use sluice_core::producer::{
@@ -22,7 +22,7 @@ use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide
 use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
 
 use super::layout::{self, BUFFERS, LANES};
-use super::memory::{Actor, Logged, ModelMemory, ModelPipe, ModelWord, Owner, Shared, Stepped};
+use super::memory::{Actor, Grain, Logged, ModelMemory, ModelPipe, ModelWord, Owner, Shared, Stepped};
 
 /// One record fills a buffer.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub struct Config {
     pub scope: GateScope,
     /// Whether the drain refills queues beside the keeper: the omission of the one-refiller rule.
     pub second_refiller: bool,
+    /// How much of a poll one step makes.
+    pub grain: Grain,
 }
 
 /// A lane between two steps.
@@ -179,7 +181,7 @@ const REGION: DevAddr = DevAddr(0);
 impl<S: Subsystem> World<S> {
     /// The world of `config`.
     pub fn new(config: Config) -> Self {
-        let memory = ModelMemory::default();
+        let memory = ModelMemory::new(config.grain);
         let mut next = 0;
         let directory = Arc::new(Directory::new((0..LANES).map(|pool| {
             let buffers = (next..next + config.buffers[pool]).map(layout::buffer_address).collect();
@@ -333,7 +335,7 @@ impl<S: Subsystem> World<S> {
                 Progress::Done(end) => (None, Some(end)),
             },
         };
-        let Stepped { shared, log, finished, late_was_used, mut violation } = self.memory.end();
+        let Stepped { shared, log, finished, late_was_used, mut violation, .. } = self.memory.end();
         let mut progress = None;
         let next = if finished {
             if end.is_some_and(|end| end != SwitchEnd::Switched) && !host_is_down && !state.crashed {
@@ -412,19 +414,29 @@ impl<S: Subsystem> World<S> {
 
     fn keeper_step(&mut self, state: &State) -> Option<Step> {
         let HostProcess::Up { drain, keeper } = &state.host else { return None };
-        self.memory.begin(state.shared, &keeper.log, Actor::Host, false, false);
-        self.keeper.restore(keeper.state.clone());
-        let kept = self.keeper.poll(&self.returned, || true).expect("mapped");
-        let Stepped { shared, log, finished, mut violation, .. } = self.memory.end();
         let mut now = keeper.state.clone();
-        if finished {
-            now = KeeperState { moved: 0, ..self.keeper.state().clone() };
-            if let Kept::CorruptHead { pool: PoolId(pool), head } = kept {
-                violation.get_or_insert_with(|| format!("free queue {pool}: head {head} out of range"));
+        let mut log = keeper.log.clone();
+        loop {
+            self.memory.begin(state.shared, &log, Actor::Host, false, false);
+            self.keeper.restore(now.clone());
+            let kept = self.keeper.poll(&self.returned, || true).expect("mapped");
+            let stepped = self.memory.end();
+            let mut violation = stepped.violation;
+            if stepped.finished {
+                now = KeeperState { moved: 0, ..self.keeper.state().clone() };
+                if let Kept::CorruptHead { pool: PoolId(pool), head } = kept {
+                    violation.get_or_insert_with(|| format!("free queue {pool}: head {head} out of range"));
+                }
             }
+            log = stepped.log;
+            if stepped.finished && !stepped.is_visible {
+                // Nobody could see it: the next poll belongs to the same step.
+                continue;
+            }
+            let host = HostProcess::Up { drain: Rc::clone(drain), keeper: Rc::new(Role { state: now, log }) };
+            let state = State { shared: stepped.shared, host, ..state.clone() };
+            return Some(self.host_step(Process::Keeper, state, violation));
         }
-        let host = HostProcess::Up { drain: Rc::clone(drain), keeper: Rc::new(Role { state: now, log }) };
-        Some(self.host_step(Process::Keeper, State { shared, host, ..state.clone() }, violation))
     }
 
     fn attach_step(&mut self, state: &State) -> Option<Step> {
@@ -544,6 +556,9 @@ fn forget_accounts_of_lane(state: LaneState) -> LaneState {
 
 /// The same state with its names made canonical, so that states which differ only in how far counters have run are one.
 pub fn canonical(mut state: State) -> State {
+    for lane in 0..LANES {
+        forget_stale_signs(&mut state, lane);
+    }
     if state.shared.slots[layout::EPOCH as usize] != 0 {
         rank_epochs(&mut state);
     }
@@ -561,6 +576,22 @@ pub fn canonical(mut state: State) -> State {
         }
     }
     state
+}
+
+/// The heartbeat moves once, when a new host serves: signs read before that never match again, whatever else they say.
+fn forget_stale_signs(state: &mut State, lane: usize) {
+    let heartbeat = u32::from(state.shared.slots[layout::HEARTBEAT as usize]);
+    if let Some(signs) = state.lanes[lane].lane.latch.signs()
+        && signs.heartbeat != heartbeat
+        // A poll under way may have compared them already.
+        && state.lanes[lane].log.is_empty()
+    {
+        let epoch = u32::from(state.shared.slots[layout::EPOCH as usize]);
+        let stale = HostSigns { ring_head: 0, queue_tail: 0, flags: [0; 2], epoch, ..signs };
+        if signs != stale {
+            Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(stale));
+        }
+    }
 }
 
 fn for_each_log(state: &mut State, mut change: impl FnMut(&mut Logged)) {
@@ -621,6 +652,12 @@ fn rank_epochs(state: &mut State) {
     });
 }
 
+/// The signs that a latched lane remembers, unless they are stale.
+fn fresh_signs(state: &State, lane: usize) -> Option<HostSigns> {
+    let heartbeat = u32::from(state.shared.slots[layout::HEARTBEAT as usize]);
+    state.lanes[lane].lane.latch.signs().filter(|signs| signs.heartbeat == heartbeat)
+}
+
 /// Turns a ring so that its head is entry 0, and forgets what stands outside.
 fn rotate_ring(state: &mut State, lane: usize) {
     let entries = layout::READY_ENTRIES as u8;
@@ -644,7 +681,7 @@ fn rotate_ring(state: &mut State, lane: usize) {
             logged.slot = layout::ring_entry(lane, turned(logged.slot - first));
         }
     });
-    if let Some(mut signs) = state.lanes[lane].lane.latch.signs() {
+    if let Some(mut signs) = fresh_signs(state, lane) {
         signs.ring_head = u32::from(turned(signs.ring_head as u8));
         Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(signs));
     }
@@ -674,7 +711,7 @@ fn rotate_queue(state: &mut State, pool: usize) {
             logged.slot = layout::queue_slot(pool, turned(logged.slot - first) % count);
         }
     });
-    if let Some(mut signs) = state.lanes[pool].lane.latch.signs() {
+    if let Some(mut signs) = fresh_signs(state, pool) {
         signs.queue_tail = u32::from(turned(signs.queue_tail as u8));
         Rc::make_mut(&mut state.lanes[pool]).lane.latch = Latch::with(Some(signs));
     }
