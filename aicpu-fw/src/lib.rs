@@ -17,6 +17,7 @@
 //! | `agent` | the core behind a mailbox: runs what it is handed |
 //! | `queue`, `copy` | a DMA queue, and one descriptor pair |
 //! | `record` | what a lane records of all this |
+//! | `workload` | records without work, to load the recording |
 //!
 //! Services are polled and do a bounded amount of work per poll, so the same code runs on a thread per service, on spare
 //! cores, and cooperatively on one core. Only recording blocks, for a bounded time. Nothing allocates. Whatever stands in a
@@ -40,6 +41,7 @@ mod sequencer;
 pub mod test_host;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 pub use agent::AgentDelays;
 pub use node::{Node, Startup};

@@ -1,7 +1,7 @@
 //! A node: all services of one processor, polled in turn.
 //!
 //! ```text
-//!   round:  recorder follows the boot block ─► sequencers (lane 0) ─► engines ─► agents ─► tell the host
+//!   round:  recorder follows the boot block ─► made-up records ─► sequencers (lane 0) ─► engines ─► agents ─► tell the host
 //!   nothing done in a whole round ─► wait until woken, or until an agent's time has come
 //! ```
 //!
@@ -19,6 +19,7 @@ use crate::lane::LaneService;
 use crate::platform::{Activity, Context, Placement, Platform};
 use crate::record::Recorder;
 use crate::sequencer::Sequencer;
+use crate::workload::Workload;
 
 /// Most lanes of any architecture.
 const MAX_LANES: usize = {
@@ -55,6 +56,7 @@ impl Startup {
 struct Lane<P: Platform> {
     service: LaneService<P::Memory>,
     record: Recorder<P::Memory>,
+    workload: Workload<P::Memory>,
 }
 
 /// The services of one processor.
@@ -91,8 +93,9 @@ impl<P: Platform> Node<P> {
     fn add_lane(&mut self, lane: LaneIndex) -> Result<(), BootError> {
         let service = LaneService::attach(&self.cx, lane)?;
         let record = Recorder::attach(&self.cx, lane)?;
+        let workload = Workload::attach(&self.cx, lane)?;
         // The list has room for every lane of an architecture, the other for every TPB of a device.
-        let _ = self.lanes.push(Lane { service, record });
+        let _ = self.lanes.push(Lane { service, record, workload });
         if lane == LaneIndex::SEQUENCER {
             for tpb in (0..self.cx.map().registers.tpbs()).filter_map(|tpb| TpbId::new(tpb).ok()) {
                 let Ok(registers) = self.cx.map().registers.tpb(tpb) else { continue };
@@ -106,8 +109,9 @@ impl<P: Platform> Node<P> {
     pub fn poll(&mut self) -> Activity {
         let Self { cx, lanes, sequencers, agents } = self;
         let mut activity = Activity::Idle;
-        for Lane { service, record } in lanes {
+        for Lane { service, record, workload } in lanes {
             record.sync(cx);
+            activity = activity.and(workload.poll(cx, record));
             if service.index() == LaneIndex::SEQUENCER {
                 for sequencer in sequencers.iter_mut() {
                     activity = activity.and(sequencer.poll(cx, record));

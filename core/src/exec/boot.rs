@@ -4,6 +4,8 @@
 //!   0x00  magic, arch, tpbs, lanes                 host, before the start, magic last
 //!   0x40  enable mask, extension, 5 regions        host, while no recorder is attached
 //!   0x80  dfx_generation, dfx_stop_generation      host, at any time
+//!   0xC0  workload_records, workload_stop          host
+//!   0x100 workload_made[lane]                      lanes
 //! ```
 //!
 //! | word | writer → reader | order | what it publishes |
@@ -11,6 +13,9 @@
 //! | `magic` | host → firmware | release → acquire | the shape of the device |
 //! | `dfx_generation` | host → lanes | release → acquire | a new mask and new addresses: attach recorders to them |
 //! | `dfx_stop_generation` | host → lanes | release → acquire | equal to `dfx_generation`: flush and record no more |
+//! | `workload_records` | host → lanes | by `dfx_generation` | records that the lanes make up and record, to load the recording |
+//! | `workload_stop` | host → lanes | release → acquire | 1: make up no more of them |
+//! | `workload_made[lane]` | lane → host | release → acquire | the generation whose share this lane has made |
 //!
 //! A lane looks at the generation before it takes up an execution, so whatever is kicked off after
 //! [`HostBoot::attach_recorders`] is recorded. That a lane has flushed it says in the extension block.
@@ -23,13 +28,21 @@ use crate::layout::{ArchId, EnableMask, SUBSYSTEMS, SubsystemId};
 use crate::mem::{CopyMemory, DevAddr, Fault, Memory, Own, Peer, Word};
 use crate::mmio::TpbId;
 
+use super::LaneIndex;
+
 /// Bytes of the block.
-pub const BOOT_BYTES: u64 = 0xC0;
+pub const BOOT_BYTES: u64 = 0x140;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SLB1");
 const GENERATION: u64 = 0x80;
 const STOP_GENERATION: u64 = 0x84;
 const RECORDERS: u64 = 0x40;
+const WORKLOAD_RECORDS: u64 = 0xC0;
+const WORKLOAD_STOP: u64 = 0xC8;
+const WORKLOAD_MADE: u64 = 0x100;
+
+/// Lanes that have a word in the workload's line: more than any architecture has.
+const WORKLOAD_LANES: u32 = 16;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -57,7 +70,8 @@ const _: () = {
     assert!(offset_of!(RecorderLine, enabled) == 0 && offset_of!(RecorderLine, extension) == 8);
     assert!(offset_of!(RecorderLine, regions) == 16);
     assert!(RECORDERS + size_of::<RecorderLine>() as u64 <= GENERATION);
-    assert!(STOP_GENERATION < BOOT_BYTES);
+    assert!(STOP_GENERATION < WORKLOAD_RECORDS && WORKLOAD_STOP < WORKLOAD_MADE);
+    assert!(WORKLOAD_MADE + WORKLOAD_LANES as u64 * 4 <= BOOT_BYTES);
 };
 
 /// What the firmware is to be.
@@ -196,6 +210,7 @@ pub struct HostBoot<M: Memory> {
     boot: DevAddr,
     generation: Own<M::Word>,
     stop_generation: Own<M::Word>,
+    workload_stop: Own<M::Word>,
 }
 
 impl<M: CopyMemory> HostBoot<M> {
@@ -209,7 +224,37 @@ impl<M: CopyMemory> HostBoot<M> {
             boot,
             generation: Own::new(memory.word(boot.offset(GENERATION))?),
             stop_generation: Own::new(memory.word(boot.offset(STOP_GENERATION))?),
+            workload_stop: Own::new(memory.word(boot.offset(WORKLOAD_STOP))?),
         })
+    }
+
+    /// Has the lanes make up `records` records between them, once the recorders of the next
+    /// [`attach_recorders`](HostBoot::attach_recorders) are attached: a load for the recording that needs no model. 0 ends
+    /// that for later attachments.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn set_workload(&self, records: u64) -> Result<(), Fault> {
+        self.workload_stop.try_publish(0)?;
+        self.memory.write_bytes(self.boot.offset(WORKLOAD_RECORDS), &records.to_le_bytes())
+    }
+
+    /// Has the lanes make up no more records.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn stop_workload(&self) -> Result<(), Fault> {
+        self.workload_stop.try_publish(1)
+    }
+
+    /// Whether lane `lane` has made its share of the workload since the recorders were attached, or as much of it as it was
+    /// let.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn workload_made(&self, lane: LaneIndex) -> Result<bool, Fault> {
+        let made = Peer::new(self.memory.word(workload_made(self.boot, lane))?).try_observe()?;
+        Ok(made == self.generation.recover()?)
     }
 
     /// Has every lane attach its recorders to `recorders`. Regions and extension block have to be complete. Recorders that
@@ -240,6 +285,11 @@ impl<M: CopyMemory> HostBoot<M> {
     }
 }
 
+/// The word of `lane` in the workload's line.
+const fn workload_made(boot: DevAddr, lane: LaneIndex) -> DevAddr {
+    boot.offset(WORKLOAD_MADE + (lane.get() % WORKLOAD_LANES) as u64 * 4)
+}
+
 /// A lane's side.
 #[derive(Clone, Debug)]
 pub struct LaneBoot<M: Memory> {
@@ -247,6 +297,7 @@ pub struct LaneBoot<M: Memory> {
     boot: DevAddr,
     generation: Peer<M::Word>,
     stop_generation: Peer<M::Word>,
+    workload_stop: Peer<M::Word>,
 }
 
 impl<M: CopyMemory> LaneBoot<M> {
@@ -260,7 +311,31 @@ impl<M: CopyMemory> LaneBoot<M> {
             boot,
             generation: Peer::new(memory.word(boot.offset(GENERATION))?),
             stop_generation: Peer::new(memory.word(boot.offset(STOP_GENERATION))?),
+            workload_stop: Peer::new(memory.word(boot.offset(WORKLOAD_STOP))?),
         })
+    }
+
+    /// Records that all lanes together are to make up. Holds while [`generation`](LaneBoot::generation) stays the same.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn workload(&self) -> Result<u64, Fault> {
+        let mut records = [0; 8];
+        self.memory.read_bytes(self.boot.offset(WORKLOAD_RECORDS), &mut records)?;
+        Ok(u64::from_le_bytes(records))
+    }
+
+    /// Whether the host wants no more of the workload.
+    pub fn workload_stopped(&self) -> bool {
+        self.workload_stop.observe() != 0
+    }
+
+    /// Says that `lane` has made its share of the workload of `generation`.
+    ///
+    /// # Errors
+    /// [`Fault`] when memory cannot be reached.
+    pub fn show_workload_made(&self, lane: LaneIndex, generation: u32) -> Result<(), Fault> {
+        Own::new(self.memory.word(workload_made(self.boot, lane))?).try_publish(generation)
     }
 
     /// The generation that should record now; `None` before the first and after a stop.
@@ -330,5 +405,29 @@ mod tests {
         }
         assert_eq!(recorders.region(SubsystemId::Swimlane), Some(DevAddr(0x3000)));
         assert_eq!(recorders.region(SubsystemId::ScopeStats), None, "not enabled");
+    }
+
+    #[test]
+    fn a_workload_is_published_stopped_and_reported_per_lane() {
+        let mut lines = [Line::ZERO; BOOT_BYTES as usize / 64];
+        let memory = Mapped::new(Slab::over(&mut lines, BOOT));
+        let host = HostBoot::attach(&memory, BOOT).unwrap();
+        let lane = LaneBoot::attach(&memory, BOOT).unwrap();
+        let lanes = [LaneIndex::SEQUENCER, LaneIndex::new(4).unwrap()];
+        let recorders = Recorders {
+            enabled: EnableMask::SWIMLANE,
+            extension: DevAddr::NULL,
+            regions: [DevAddr::NULL; 5],
+        };
+        for generation in [1, 2] {
+            host.set_workload(u64::MAX - 1).unwrap();
+            host.attach_recorders(&recorders).unwrap();
+            assert_eq!((lane.workload(), lane.workload_stopped()), (Ok(u64::MAX - 1), false));
+            assert_eq!(lanes.map(|lane| host.workload_made(lane).unwrap()), [false, false]);
+            lane.show_workload_made(lanes[1], generation).unwrap();
+            assert_eq!(lanes.map(|lane| host.workload_made(lane).unwrap()), [false, true]);
+            host.stop_workload().unwrap();
+            assert!(lane.workload_stopped());
+        }
     }
 }
