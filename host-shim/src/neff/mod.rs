@@ -27,7 +27,7 @@ mod pack;
 pub mod pattern;
 pub mod program;
 mod read;
-mod spec;
+pub mod spec;
 #[cfg(test)]
 mod testing;
 mod write;

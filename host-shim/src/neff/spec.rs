@@ -214,3 +214,21 @@ impl Spec {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::neff::pack;
+
+    #[test]
+    fn the_example_above_is_a_model() {
+        let text: String = include_str!("spec.rs")
+            .lines()
+            .skip_while(|line| *line != "//! ```toml")
+            .skip(1)
+            .take_while(|line| *line != "//! ```")
+            .map(|line| line.trim_start_matches("//!").to_owned() + "\n")
+            .collect();
+        assert!(text.contains("odd_rows"));
+        assert!(pack("example", &text).is_ok(), "{:?}", pack("example", &text));
+    }
+}
