@@ -290,3 +290,111 @@ impl Places {
         self.words.offset(8)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use sluice_core::dma::Location;
+
+    use super::super::mock::{MockDevice, read};
+    use super::*;
+
+    const MODEL: &str = r#"
+[model]
+name = "places"
+target = "cayman"
+
+[[tpb]]
+var = [
+  { name = "x", type = "input", size = 64 },
+  { name = "y", type = "output", size = 64 },
+  { name = "sb", type = "state-buffer" },
+  { name = "low", type = "virtual", offset = 0, size = 100 },
+  { name = "over", type = "virtual", offset = 50, size = 300 },
+  { name = "page", type = "temporary", size = 5, alignment = 4096 },
+  { name = "both", type = "virtual", offset = 128, size = 64, backing = "shared" },
+  { name = "ones", type = "file", size = 200, repeat = "01" },
+  { name = "twos", type = "file", size = 3, repeat = "02" },
+  { name = "at_ones", type = "pointer", to = "ones" },
+  { name = "table", type = "dge-table", rows = ["twos", "x", "at_ones"] },
+]
+
+[[tpb]]
+var = [
+  { name = "y", type = "output", size = 64 },
+  { name = "both", type = "virtual", offset = 128, size = 64, backing = "shared" },
+]
+"#;
+
+    fn final_address(places: &Places, program: &Program, name: &str) -> DevAddr {
+        let var = program.var_named(name).unwrap();
+        match places.address(program, var.id, 0, var.size_bytes).unwrap().locate().unwrap() {
+            Location::Device(at) => at,
+            Location::Symbolic(_) => panic!("{name} is symbolic"),
+        }
+    }
+
+    #[test]
+    fn variables_lie_apart_unless_they_are_meant_to_overlap() {
+        let (neff, device) = (read("places", MODEL), MockDevice::new(2));
+        let heap = device.heap();
+        let shared = shared_scratchpad(&neff.programs, &heap).unwrap().unwrap();
+        let [first, second] = [0, 1].map(|tpb| &neff.programs[tpb]);
+        let places = Places::new(first, &heap, Some(&shared)).unwrap();
+        places.write(first, &*device).unwrap();
+        let at = |name| final_address(&places, first, name);
+
+        assert_eq!(at("over").0, at("low").0 + 50);
+        assert!(at("page").0.is_multiple_of(4096));
+        let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
+        for name in ["low", "page", "both", "ones", "twos", "at_ones", "table"] {
+            // `over` begins inside `low` and ends where the range of virtual variables does.
+            let bytes = if name == "low" { 350 } else { first.var_named(name).unwrap().size_bytes };
+            ends.insert(at(name).0, at(name).0 + bytes);
+        }
+        assert!(ends.values().zip(ends.keys().skip(1)).all(|(end, next)| end <= next), "{ends:x?}");
+
+        let other = Places::new(second, &heap, Some(&shared)).unwrap();
+        assert_eq!(final_address(&other, second, "both"), at("both"));
+
+        let bytes = |at: DevAddr, count| {
+            let mut bytes = vec![0; count];
+            device.read(at, &mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(bytes(at("ones"), 200), [1; 200]);
+        assert_eq!(bytes(at("at_ones"), 8), at("ones").0.to_le_bytes());
+        let rows = [at("twos").0, 0, at("at_ones").0].map(u64::to_le_bytes).concat();
+        assert_eq!(bytes(at("table"), 24), rows);
+        let patched: Vec<_> = places.pointers().map(|pointer| (&*pointer.owner, pointer.row)).collect();
+        assert_eq!(patched, [("table", Some(1))]);
+    }
+
+    #[test]
+    fn what_has_no_place_or_leaves_its_variable_is_refused() {
+        let (neff, device) = (read("places", MODEL), MockDevice::new(2));
+        let (heap, program) = (device.heap(), &neff.programs[0]);
+        let shared = shared_scratchpad(&neff.programs, &heap).unwrap();
+        let places = Places::new(program, &heap, shared.as_ref()).unwrap();
+        let address = |name: &str, offset, bytes| {
+            places.address(program, program.var_named(name).unwrap().id, offset, bytes)
+        };
+        let error = address("sb", 0, 0).unwrap_err();
+        assert_eq!(error.to_string(), "Variable sb is not staged in HBM");
+        let error = address("low", 90, 11).unwrap_err();
+        assert_eq!(error.to_string(), "11 bytes at offset 90 are not inside variable `low` of 100 bytes");
+        assert!(address("low", u64::MAX, 2).is_err() && address("low", 90, 10).is_ok());
+        assert!(matches!(address("x", 8, 8).unwrap().locate(), Ok(Location::Symbolic(_))));
+    }
+
+    #[test]
+    fn ranges_that_leave_the_address_space_are_refused() {
+        let mut neff = read("places", MODEL);
+        let heap = MockDevice::new(1).heap();
+        let page = neff.programs[0].vars.iter_mut().find(|var| var.name == "page").unwrap();
+        page.size_bytes = u64::MAX - 64;
+        let error = Places::new(&neff.programs[0], &heap, None).unwrap_err();
+        assert!(matches!(&error, LoadError::TooLarge { name, .. } if name == "page"), "{error}");
+    }
+}

@@ -275,3 +275,148 @@ impl Bundle {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sluice_core::dma::{Position, TemplateAddr};
+    use zerocopy::FromBytes;
+
+    use super::super::mock::MockDevice;
+    use super::*;
+
+    /// One transfer: source and destination as (variable, or `None` for a fixed address; offset), and bytes.
+    type Plan = (Option<u32>, Option<u32>, u64, u64);
+
+    const FIXED: DevAddr = DevAddr(0x9000_0000);
+    const PAD: DevAddr = DevAddr(0x9900_0000);
+
+    fn word(var: Option<u32>, offset: u64) -> AddrWord {
+        match var {
+            Some(var) => TemplateAddr::new(VarId(var), offset).unwrap().into(),
+            None => FIXED.offset(offset).into(),
+        }
+    }
+
+    fn template(plan: &[Plan]) -> Template {
+        let mut builder = TemplateBuilder::default();
+        for &(from, to, offset, bytes) in plan {
+            builder.transfer(word(from, offset), word(to, offset + 1), bytes, Barrier::Sow).unwrap();
+        }
+        builder.finish(QueueId::new(3).unwrap(), UsageTag::DmaRingIo, PAD).unwrap().unwrap()
+    }
+
+    /// The copies that a ring asks for, checked as a device would.
+    fn copies(device: &MockDevice, ring: &Ring) -> Vec<sluice_core::dma::CopySpec> {
+        let mut at = [Position::start(ring.size()), Position::start(ring.size())];
+        let read = |half, index: u32, bytes: &mut [u8]| {
+            device.read(ring.base(half).offset(16 * u64::from(index)), bytes).unwrap();
+        };
+        let pairs = (0..ring.size().descriptors()).map(|index| {
+            let (mut tx, mut rx) = ([0; 16], [0; 16]);
+            read(Half::Tx, index, &mut tx);
+            read(Half::Rx, index, &mut rx);
+            let pair =
+                Pair { tx: TxDesc::read_from_bytes(&tx).unwrap(), rx: RxDesc::read_from_bytes(&rx).unwrap() };
+            assert_eq!(at[0].accept(pair.tx.ring_id()).unwrap().index, index);
+            assert_eq!(at[1].accept(pair.rx.ring_id()).unwrap().index, index);
+            pair.decode().unwrap()
+        });
+        pairs.collect()
+    }
+
+    fn places(bases: [u64; 3]) -> impl Fn(VarId) -> Option<Placement> {
+        move |VarId(var)| {
+            let base = DevAddr(*bases.get(var as usize)?);
+            Some(Placement { base, size_bytes: 1 << 30 })
+        }
+    }
+
+    #[test]
+    fn a_queue_without_transfers_has_no_ring() {
+        let finished = TemplateBuilder::default().finish(QueueId::PROLOGUE, UsageTag::DmaRing, PAD);
+        assert!(finished.unwrap().is_none());
+    }
+
+    #[test]
+    fn a_queue_with_too_many_descriptors_is_refused() {
+        let mut builder = TemplateBuilder::default();
+        let limit = u64::from(MAX_VRING_DESCRIPTORS);
+        let mut append = |bytes| builder.transfer(word(None, 0), word(None, 0), bytes, Barrier::None);
+        assert_eq!(append((limit << 16) + 1).unwrap_err().status(), NrtStatus::QUEUE_FULL);
+        append(1).unwrap();
+        let error = append(limit << 16).unwrap_err();
+        assert_eq!(error, TemplateFault::DescriptorLimit { descriptors: limit + 1 });
+        assert_eq!(error.status(), NrtStatus::QUEUE_FULL);
+    }
+
+    #[test]
+    fn a_variable_that_is_not_bound_is_named_and_nothing_is_kept() {
+        let device = MockDevice::new(1);
+        let heap = device.heap();
+        let bundle = Bundle::new(template(&[(Some(2), None, 0, 64)]), 4);
+        let start = heap.usage();
+        let error = bundle.ring(&*device, &heap, |_| None).unwrap_err();
+        assert_eq!(error.to_string(), "Failed to find io name for mr 2");
+        let short = |_| Some(Placement { base: FIXED, size_bytes: 63 });
+        let error = bundle.ring(&*device, &heap, short).unwrap_err();
+        assert_eq!(error.to_string(), "access ends at byte 64 of variable 2, which has 63");
+        assert_eq!(heap.usage(), start);
+    }
+
+    #[test]
+    fn threads_that_build_the_same_ring_share_one() {
+        let device = MockDevice::new(1);
+        let heap = device.heap();
+        let bundle = Bundle::new(template(&[(Some(0), Some(1), 0, 1 << 20)]), 4);
+        let place = places([1 << 32, 2 << 32, 3 << 32]);
+        let rings: Vec<_> = std::thread::scope(|scope| {
+            let build = || bundle.ring(&*device, &heap, &place).unwrap();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(build)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(rings.iter().all(|ring| Arc::ptr_eq(ring, &rings[0])));
+        let bytes = 2 * rings[0].size().bytes();
+        assert_eq!(heap.usage().used_bytes(UsageTag::DmaRingIo), bytes);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_ring_is_its_template_with_addresses(
+            plan in prop::collection::vec(
+                (prop::option::of(0u32..3), prop::option::of(0u32..3), 0u64..1 << 20, 1u64..200_000),
+                1..40,
+            ),
+            bases in prop::array::uniform3(1u64 << 32..1 << 40),
+        ) {
+            let device = MockDevice::new(1);
+            let template = template(&plan);
+            let symbolic = plan.iter().any(|(from, to, ..)| from.or(*to).is_some());
+            prop_assert_eq!(template.is_dynamic(), symbolic);
+            let ring = template.write(&*device, &device.heap(), places(bases)).unwrap();
+            let place = |var: Option<u32>, offset| {
+                AddrWord(var.map_or(FIXED.0, |var| bases[var as usize]) + offset)
+            };
+            let copies = copies(&device, &ring);
+            let mut left = copies.iter();
+            for (from, to, offset, bytes) in plan {
+                let mut moved = 0;
+                while moved < bytes {
+                    let copy = left.next().unwrap();
+                    prop_assert_eq!(copy.source, place(from, offset + moved));
+                    prop_assert_eq!(copy.destination, place(to, offset + 1 + moved));
+                    moved += u64::from(copy.len.bytes());
+                    prop_assert_eq!(copy.barrier == Barrier::Sow, moved == bytes);
+                }
+                prop_assert_eq!(moved, bytes);
+            }
+            prop_assert!(left.len() >= 16);
+            for padding in left {
+                prop_assert_eq!((padding.source, padding.len.bytes()), (PAD.into(), 4));
+                prop_assert_eq!(padding.destination, padding.source);
+            }
+        }
+    }
+}
