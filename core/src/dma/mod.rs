@@ -21,8 +21,8 @@
 //! | `transfer` | cutting a transfer into pairs |
 //! | `swap` | the small copies that patch pointers and queue bases before a run |
 //!
-//! Nothing here touches memory: the functions turn values into bytes and back. Every value that comes from a
-//! ring is decoded as hostile.
+//! Only `queue` touches memory; the rest turns values into bytes and back. Every value that comes from a ring is
+//! decoded as hostile.
 
 mod desc;
 mod queue;

@@ -226,6 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
         fn every_variable_is_found_again(vars in prop::collection::hash_set(any::<u32>(), 0..64), other: u32) {
             let mut map = VarMap::<FixedRoom<VarEntry, 64>>::new();
             for var in &vars {
