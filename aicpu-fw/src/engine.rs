@@ -53,9 +53,9 @@ pub(crate) struct EngineService<M: DeviceMemory> {
 }
 
 /// What an engine needs of its lane during a poll.
-pub(crate) struct Surroundings<'a, P: Platform> {
+pub(crate) struct Surroundings<'a, P: Platform, const CORES: usize> {
     pub(crate) cx: &'a Context<P>,
-    pub(crate) record: &'a mut Recorder<P::Memory>,
+    pub(crate) record: &'a mut Recorder<P::Memory, CORES>,
     /// Round of the lane's loop.
     pub(crate) iteration: u32,
 }
@@ -77,7 +77,10 @@ impl<M: DeviceMemory> EngineService<M> {
     }
 
     /// Makes at most one step. Never blocks, but for recording.
-    pub(crate) fn poll<P: Platform<Memory = M>>(&mut self, lane: &mut Surroundings<'_, P>) -> Activity {
+    pub(crate) fn poll<P: Platform<Memory = M>, const CORES: usize>(
+        &mut self,
+        lane: &mut Surroundings<'_, P, CORES>,
+    ) -> Activity {
         match core::mem::replace(&mut self.state, State::Idle) {
             State::Idle => match self.board.started() {
                 None => Activity::Idle,
@@ -154,9 +157,9 @@ impl<M: DeviceMemory> EngineService<M> {
             .collect()
     }
 
-    fn poll_waiting<P: Platform<Memory = M>>(
+    fn poll_waiting<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
-        lane: &mut Surroundings<'_, P>,
+        lane: &mut Surroundings<'_, P, CORES>,
         execution: Execution,
         item: Item,
         waits: Vec<(M::Word, u32), MAX_WAITS>,
@@ -188,9 +191,9 @@ impl<M: DeviceMemory> EngineService<M> {
         Activity::Busy
     }
 
-    fn finish<P: Platform<Memory = M>>(
+    fn finish<P: Platform<Memory = M>, const CORES: usize>(
         &self,
-        lane: &mut Surroundings<'_, P>,
+        lane: &mut Surroundings<'_, P, CORES>,
         execution: Execution,
         item: Item,
         times: TaskTimes,

@@ -5,31 +5,34 @@
 
 use heapless::Vec;
 use sluice_core::exec::{CoreIndex, LaneIndex};
-use sluice_core::mem::{DeviceMemory, Fault};
+use sluice_core::mem::DeviceMemory;
 
 use crate::engine::{EngineService, Surroundings};
+use crate::node::{StartError, push};
 use crate::platform::{Activity, Context, Platform};
 use crate::record::Recorder;
 
 /// One lane.
-pub(crate) struct LaneService<M: DeviceMemory> {
+pub(crate) struct LaneService<M: DeviceMemory, const CORES: usize> {
     index: LaneIndex,
-    engines: Vec<EngineService<M>, { CoreIndex::COUNT }>,
+    engines: Vec<EngineService<M>, CORES>,
     iteration: u32,
 }
 
-impl<M: DeviceMemory> LaneService<M> {
+impl<M: DeviceMemory, const CORES: usize> LaneService<M, CORES> {
     /// Lane `index` with the engines it owns on this device.
     ///
     /// # Errors
-    /// [`Fault`] when registers lie outside device memory.
-    pub(crate) fn attach<P: Platform<Memory = M>>(cx: &Context<P>, index: LaneIndex) -> Result<Self, Fault> {
+    /// [`StartError`] when registers lie outside device memory, or there are more cores than there is room for.
+    pub(crate) fn attach<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        index: LaneIndex,
+    ) -> Result<Self, StartError> {
         let map = cx.map();
         let mut engines = Vec::new();
         for core in CoreIndex::all(map.registers.tpbs()).filter(|core| core.lane(map.lanes) == index) {
             let Ok(registers) = map.registers.tpb(core.tpb()) else { continue };
-            // As many as a device has cores.
-            let _ = engines.push(EngineService::attach(cx.memory(), core, registers)?);
+            push(&mut engines, EngineService::attach(cx.memory(), core, registers)?, "cores")?;
         }
         Ok(Self { index, engines, iteration: 0 })
     }
@@ -43,7 +46,7 @@ impl<M: DeviceMemory> LaneService<M> {
     pub(crate) fn poll<P: Platform<Memory = M>>(
         &mut self,
         cx: &Context<P>,
-        record: &mut Recorder<M>,
+        record: &mut Recorder<M, CORES>,
     ) -> Activity {
         self.iteration = self.iteration.wrapping_add(1);
         let mut lane = Surroundings { cx, record, iteration: self.iteration };

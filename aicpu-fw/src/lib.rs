@@ -44,5 +44,5 @@ mod tests;
 mod workload;
 
 pub use agent::AgentDelays;
-pub use node::{Node, Startup};
+pub use node::{Node, StartError, Startup};
 pub use platform::{Activity, Place, Platform};

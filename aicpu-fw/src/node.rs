@@ -8,9 +8,12 @@
 //! Which services a processor has follows from the placement; a machine with one processor has one node
 //! with all of them.
 
+use core::fmt;
+
 use heapless::Vec;
 use sluice_core::exec::{BootError, BootShape, CoreIndex, DeviceMap, LaneIndex};
 use sluice_core::layout::ArchId;
+use sluice_core::mem::{DeviceMemory, Fault};
 use sluice_core::mmio::{RegisterMap, TpbId};
 use spin::Once;
 
@@ -20,12 +23,6 @@ use crate::platform::{Activity, Context, Placement, Platform};
 use crate::record::Recorder;
 use crate::sequencer::Sequencer;
 use crate::workload::Workload;
-
-/// Most lanes of any architecture.
-const MAX_LANES: usize = {
-    let (a2a3, a5) = (ArchId::A2a3.facts().lanes, ArchId::A5.facts().lanes);
-    if a2a3 > a5 { a2a3 } else { a5 }
-};
 
 /// Longest sleep of a processor that has nothing to do. Wake-ups end it; it only bounds what a lost one would cost.
 const IDLE_SECONDS: u64 = 1;
@@ -53,26 +50,66 @@ impl Startup {
     }
 }
 
-struct Lane<P: Platform> {
-    service: LaneService<P::Memory>,
-    record: Recorder<P::Memory>,
-    workload: Workload<P::Memory>,
+/// A processor cannot take its services.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StartError {
+    /// The boot block, or the device that it describes.
+    Boot(BootError),
+    /// More services than the node was built for.
+    TooMany {
+        /// Which.
+        what: &'static str,
+        /// How many it has room for.
+        room: usize,
+    },
 }
 
-/// The services of one processor.
-pub struct Node<P: Platform> {
+impl From<BootError> for StartError {
+    fn from(error: BootError) -> Self {
+        Self::Boot(error)
+    }
+}
+
+impl From<Fault> for StartError {
+    fn from(fault: Fault) -> Self {
+        Self::Boot(BootError::Fault(fault))
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Boot(error) => error.fmt(f),
+            Self::TooMany { what, room } => {
+                write!(f, "a processor was given more {what} than the {room} it has room for")
+            }
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+struct Lane<M: DeviceMemory, const CORES: usize> {
+    service: LaneService<M, CORES>,
+    record: Recorder<M, CORES>,
+    workload: Workload<M>,
+}
+
+/// The services of one processor: room for `LANES` lanes, `TPBS` sequencers, `CORES` agents and as many cores per lane.
+pub struct Node<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> {
     cx: Context<P>,
-    lanes: Vec<Lane<P>, MAX_LANES>,
-    sequencers: Vec<Sequencer<P::Memory>, { TpbId::COUNT as usize }>,
-    agents: Vec<Agent<P::Memory>, { CoreIndex::COUNT }>,
+    lanes: Vec<Lane<P::Memory, CORES>, LANES>,
+    sequencers: Vec<Sequencer<P::Memory>, TPBS>,
+    agents: Vec<Agent<P::Memory>, CORES>,
 }
 
-impl<P: Platform> Node<P> {
+impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Node<P, LANES, TPBS, CORES> {
     /// The services that fall to `platform`'s processor. Its agents take `delays` longer.
     ///
     /// # Errors
-    /// [`BootError`] when the boot block does not describe a device, or the device does not fit its memory.
-    pub fn start(platform: P, startup: &Startup, delays: AgentDelays) -> Result<Self, BootError> {
+    /// [`StartError`] when the boot block does not describe a device, when the device does not fit its memory, or when this
+    /// node has too little room.
+    pub fn start(platform: P, startup: &Startup, delays: AgentDelays) -> Result<Self, StartError> {
         let (map, arch) = startup.device(&platform)?;
         let processor = platform.core_id();
         let placement = Placement::new(map.lanes, platform.processors());
@@ -80,29 +117,23 @@ impl<P: Platform> Node<P> {
         let mut node = Self { cx, lanes: Vec::new(), sequencers: Vec::new(), agents: Vec::new() };
         let lanes = (0..map.lanes).filter_map(LaneIndex::new);
         for lane in lanes.filter(|lane| placement.lane(*lane) == processor) {
-            node.add_lane(lane)?;
+            let service = LaneService::attach(&node.cx, lane)?;
+            let record = Recorder::attach(&node.cx, lane)?;
+            let workload = Workload::attach(&node.cx, lane)?;
+            push(&mut node.lanes, Lane { service, record, workload }, "lanes")?;
+        }
+        let tpbs = (0..map.registers.tpbs()).filter_map(|tpb| TpbId::new(tpb).ok());
+        for tpb in tpbs.filter(|_| placement.lane(LaneIndex::SEQUENCER) == processor) {
+            let Ok(registers) = map.registers.tpb(tpb) else { continue };
+            let sequencer = Sequencer::attach(node.cx.memory(), tpb, registers)?;
+            push(&mut node.sequencers, sequencer, "sequencers")?;
         }
         for core in CoreIndex::all(map.registers.tpbs()).filter(|core| placement.agent(*core) == processor) {
             let Ok(registers) = map.registers.tpb(core.tpb()) else { continue };
-            // The list has room for every core of a device.
-            let _ = node.agents.push(Agent::attach(node.cx.memory(), core, registers, delays)?);
+            let agent = Agent::attach(node.cx.memory(), core, registers, delays)?;
+            push(&mut node.agents, agent, "agents")?;
         }
         Ok(node)
-    }
-
-    fn add_lane(&mut self, lane: LaneIndex) -> Result<(), BootError> {
-        let service = LaneService::attach(&self.cx, lane)?;
-        let record = Recorder::attach(&self.cx, lane)?;
-        let workload = Workload::attach(&self.cx, lane)?;
-        // The list has room for every lane of an architecture, the other for every TPB of a device.
-        let _ = self.lanes.push(Lane { service, record, workload });
-        if lane == LaneIndex::SEQUENCER {
-            for tpb in (0..self.cx.map().registers.tpbs()).filter_map(|tpb| TpbId::new(tpb).ok()) {
-                let Ok(registers) = self.cx.map().registers.tpb(tpb) else { continue };
-                let _ = self.sequencers.push(Sequencer::attach(self.cx.memory(), tpb, registers)?);
-            }
-        }
-        Ok(())
     }
 
     /// One round: every service does what it can do now. Never blocks, but for recording.
@@ -141,4 +172,13 @@ impl<P: Platform> Node<P> {
             }
         }
     }
+}
+
+/// Puts `item` into a list of services.
+pub(crate) fn push<T, const ROOM: usize>(
+    list: &mut Vec<T, ROOM>,
+    item: T,
+    what: &'static str,
+) -> Result<(), StartError> {
+    list.push(item).map_err(|_| StartError::TooMany { what, room: ROOM })
 }

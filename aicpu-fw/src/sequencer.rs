@@ -93,10 +93,10 @@ impl<M: DeviceMemory> Sequencer<M> {
     }
 
     /// Does what can be done now, a bounded amount. Never blocks, but for recording.
-    pub(crate) fn poll<P: Platform<Memory = M>>(
+    pub(crate) fn poll<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
-        record: &mut Recorder<M>,
+        record: &mut Recorder<M, CORES>,
     ) -> Activity {
         match self.state {
             State::Idle => self.poll_idle(cx),
@@ -128,10 +128,10 @@ impl<M: DeviceMemory> Sequencer<M> {
         Activity::Busy
     }
 
-    fn poll_staging<P: Platform<Memory = M>>(
+    fn poll_staging<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
-        record: &mut Recorder<M>,
+        record: &mut Recorder<M, CORES>,
         since_cycles: u64,
     ) -> Activity {
         let engine = CopyEngine::new(cx.memory(), cx.map());
@@ -167,10 +167,10 @@ impl<M: DeviceMemory> Sequencer<M> {
         Ok(())
     }
 
-    fn start<P: Platform<Memory = M>>(
+    fn start<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
-        record: &mut Recorder<M>,
+        record: &mut Recorder<M, CORES>,
         engine: &CopyEngine<'_, M>,
         since_cycles: u64,
     ) -> Activity {

@@ -32,10 +32,10 @@ impl<M: DeviceMemory> Workload<M> {
     }
 
     /// Makes up to a batch of records. Called when the recorders follow the same generation.
-    pub(crate) fn poll<P: Platform<Memory = M>>(
+    pub(crate) fn poll<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
-        record: &mut Recorder<M>,
+        record: &mut Recorder<M, CORES>,
     ) -> Activity {
         let generation = self.boot.generation();
         if generation != self.generation {

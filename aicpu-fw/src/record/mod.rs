@@ -21,12 +21,12 @@ use sluice_core::layout::swimlane::{
 };
 use sluice_core::mem::{DeviceMemory, Fault};
 use sluice_core::producer::AppendError;
+use sluice_core::producer::swimlane::SwimlaneRecorder;
 use zerocopy::FromZeros;
 
 use crate::platform::{Context, Platform};
 use heartbeat::Heartbeat;
 use parking::Parking;
-use swimlane::SwimlaneRecorder;
 
 /// One task as its lane saw it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,15 +68,15 @@ pub(crate) struct OrchPhase {
 }
 
 /// The recorders of one lane.
-pub(crate) struct Recorder<M: DeviceMemory> {
+pub(crate) struct Recorder<M: DeviceMemory, const CORES: usize> {
     lane: LaneIndex,
     boot: LaneBoot<M>,
     generation: Option<u32>,
     heartbeat: Heartbeat<M>,
-    swimlane: Option<SwimlaneRecorder<M>>,
+    swimlane: Option<SwimlaneRecorder<M, CORES>>,
 }
 
-impl<M: DeviceMemory> Recorder<M> {
+impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// The recorders of `lane`, none attached yet.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl<M: DeviceMemory> Recorder<M> {
     fn append<'a, P: Platform<Memory = M>>(
         &'a mut self,
         cx: &'a Context<P>,
-        append: impl FnOnce(&mut SwimlaneRecorder<M>, &mut Parking<'a, P>) -> Result<(), AppendError>,
+        append: impl FnOnce(&mut SwimlaneRecorder<M, CORES>, &mut Parking<'a, P>) -> Result<(), AppendError>,
     ) {
         let Some(swimlane) = &mut self.swimlane else { return };
         let tail = swimlane.lane().ready_tail();

@@ -9,24 +9,21 @@ use sluice_core::layout::extension::AnswerCode;
 use sluice_core::layout::swimlane::{HeaderWords, Level, header_words};
 use sluice_core::layout::{Lane, Shape, SubsystemId};
 use sluice_core::mem::{CopyMemory, DevAddr, Fault, Memory, Word};
-use sluice_core::producer::{AttachError, Attachment, judge, reply, swimlane};
+use sluice_core::producer::{AttachError, Attachment, judge, reply, swimlane::SwimlaneRecorder};
 
 use crate::platform::{Context, Platform};
-
-/// The recorder of one lane, which may own all cores of a device.
-pub(super) type SwimlaneRecorder<M> = swimlane::SwimlaneRecorder<M, { CoreIndex::COUNT }>;
 
 /// Attaches `lane` to the region at `region`. The extension block at `extension` is used if it is not null and one that
 /// this device understands; else the host is served as one that has none.
 ///
 /// # Errors
 /// A region that this device cannot record into; the answer says so, if there is a block to answer.
-pub(super) fn attach<P: Platform>(
+pub(super) fn attach<P: Platform, const CORES: usize>(
     cx: &Context<P>,
     lane: LaneIndex,
     region: DevAddr,
     extension: DevAddr,
-) -> Result<SwimlaneRecorder<P::Memory>, AttachError> {
+) -> Result<SwimlaneRecorder<P::Memory, CORES>, AttachError> {
     let header = Header { cx, region, words: header_words(cx.arch()) };
     let speaks = lane == LaneIndex::SEQUENCER;
     let level = Level(header.read(header.words.chip_swimlane_level)?);

@@ -82,7 +82,7 @@ pub(super) struct Bench<'a> {
     pub(super) machine: &'a Machine<'a>,
     pub(super) memory: Memory<'a>,
     pub(super) map: DeviceMap,
-    pub(super) node: Node<&'a Machine<'a>>,
+    pub(super) node: Node<&'a Machine<'a>, 2, 2, 10>,
 }
 
 /// Runs `test` on a device with two TPBs and `lanes` lanes whose agents take `delays` longer.

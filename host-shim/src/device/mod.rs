@@ -15,6 +15,10 @@
 //! sleep early, and a sleeper that missed none of them looks at memory again anyway within its bound.
 
 pub mod heap;
+#[cfg(feature = "sim")]
+mod progress;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 use std::time::Duration;
 

@@ -1,0 +1,231 @@
+//! The simulated device: the firmware library on threads of this process, on memory that costs nothing until it is touched.
+//!
+//! ```text
+//!   device address   base                                    base + RAM        + registers
+//!                     ├────────────── RAM ───────────────────┼── register window ──┼─ boot ─┤
+//!   mapping           one anonymous mapping of this process, somewhere else
+//!
+//!   threads           lane 0 (with the sequencers), lane 1 …      one agent per core
+//! ```
+//!
+//! A thread that has nothing to do sleeps until another wakes it or, to bound what a lost wake-up would cost, a second has
+//! passed. Device addresses are never host addresses, so one that was taken for the other is found out.
+
+mod machine;
+mod memory;
+mod parker;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use sluice_aicpu_fw::{AgentDelays, Node, Place, StartError, Startup};
+use sluice_core::exec::{BOOT_BYTES, BootError, BootShape, CoreIndex, DeviceMap, DeviceRange, LaneIndex};
+use sluice_core::layout::ArchId;
+use sluice_core::mem::{Clock, DevAddr};
+use sluice_core::mmio::{Engine, RegisterMap, TpbId};
+
+pub use memory::{Mapping, SimMemory};
+
+use super::Device;
+use machine::{Machine, Processor};
+
+/// First device address.
+const BASE: DevAddr = DevAddr(0x10_0000_0000);
+
+/// Granularity of the device's parts, in bytes.
+const PAGE_BYTES: u64 = 0x1_0000;
+
+/// What a simulated device is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SimConfig {
+    /// Whose counter and wire contract it has.
+    pub arch: ArchId,
+    /// TPBs, 1..=8.
+    pub tpbs: u32,
+    /// Lanes, 1 up to the most of the architecture.
+    pub lanes: u32,
+    /// Bytes of RAM; only what is touched takes memory of the host.
+    pub ram_bytes: u64,
+    /// Extra time that agents take.
+    pub delays: AgentDelays,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self { arch: ArchId::A2a3, tpbs: 2, lanes: 2, ram_bytes: 64 << 30, delays: AgentDelays::default() }
+    }
+}
+
+/// A simulated device that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SimError {
+    /// No address space for its memory.
+    #[error("cannot map {bytes} bytes of device memory")]
+    Map {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// No device is like that.
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    /// The firmware does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// No thread for a processor.
+    #[error("cannot start processor {processor} of {processors}")]
+    Spawn {
+        /// Which one.
+        processor: u32,
+        /// How many are needed.
+        processors: u32,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A device in this process. Dropping it stops its threads: they end their present round, recorders are not flushed.
+#[derive(Debug)]
+pub struct SimDevice {
+    machine: Arc<Machine>,
+    memory: SimMemory,
+    map: DeviceMap,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl SimDevice {
+    /// Makes a device and starts its firmware.
+    ///
+    /// # Errors
+    /// [`SimError`] when the system refuses memory or threads, or the configuration is none.
+    pub fn start(config: SimConfig) -> Result<Self, SimError> {
+        let SimConfig { arch, tpbs, lanes, ram_bytes, delays } = config;
+        let shape = BootShape { arch, tpbs, lanes }.check()?;
+        let ram_bytes = ram_bytes.min(1 << 46).next_multiple_of(PAGE_BYTES);
+        let ram = DeviceRange { base: BASE, bytes: ram_bytes };
+        let registers =
+            RegisterMap::new(BASE.offset(ram_bytes), tpbs).map_err(|_| BootError::Tpbs { asked: tpbs })?;
+        let boot = registers.base().offset(registers.bytes());
+        let bytes = ram_bytes + registers.bytes() + BOOT_BYTES.next_multiple_of(PAGE_BYTES);
+        let memory = memory::map(BASE, bytes).map_err(|source| SimError::Map { bytes, source })?;
+        shape.write(&memory, boot)?;
+
+        let processors = lanes + tpbs * Engine::COUNT as u32;
+        let mut device = Self {
+            machine: Arc::new(Machine::new(arch, processors)),
+            memory,
+            map: DeviceMap { ram, registers, boot, lanes },
+            threads: Vec::new(),
+        };
+        let startup = Startup::new();
+        for id in 0..processors {
+            // When this fails, dropping the device ends the threads that were started.
+            let thread = device.spawn(id, &startup, delays)?;
+            device.threads.push(thread);
+        }
+        Ok(device)
+    }
+
+    fn spawn(&self, id: u32, startup: &Startup, delays: AgentDelays) -> Result<JoinHandle<()>, SimError> {
+        let DeviceMap { ram, registers, boot, lanes } = self.map;
+        let place = Place { ram, registers: registers.base(), boot };
+        let processor = Processor { machine: self.machine.clone(), memory: self.memory.clone(), place, id };
+        if id < lanes {
+            self.run::<1, { TpbId::COUNT as usize }, { CoreIndex::COUNT }>(
+                format!("sluice-lane-{id}"),
+                processor,
+                startup,
+                delays,
+            )
+        } else {
+            self.run::<0, 0, 1>(format!("sluice-core-{}", id - lanes), processor, startup, delays)
+        }
+    }
+
+    fn run<const LANES: usize, const TPBS: usize, const CORES: usize>(
+        &self,
+        name: String,
+        processor: Processor,
+        startup: &Startup,
+        delays: AgentDelays,
+    ) -> Result<JoinHandle<()>, SimError> {
+        let (machine, id) = (self.machine.clone(), processor.id);
+        let mut node = Box::new(Node::<_, LANES, TPBS, CORES>::start(processor, startup, delays)?);
+        let thread = thread::Builder::new().name(name).spawn(move || node.run(|| !machine.is_closing()));
+        let processors = self.machine.processors();
+        thread.map_err(|source| SimError::Spawn { processor: id, processors, source })
+    }
+
+    /// Processors that sleep now, of as many as the device has.
+    pub fn asleep(&self) -> (usize, usize) {
+        (self.machine.asleep(), self.machine.processors() as usize)
+    }
+
+    /// Times that processors went to sleep since the start.
+    pub fn sleeps(&self) -> u64 {
+        self.machine.sleeps()
+    }
+}
+
+impl Drop for SimDevice {
+    fn drop(&mut self) {
+        self.machine.close();
+        for thread in self.threads.drain(..) {
+            let name = thread.thread().name().map(str::to_owned);
+            if thread.join().is_err() {
+                tracing::error!(thread = name, "simulated firmware panicked");
+            }
+        }
+    }
+}
+
+impl Clock for SimDevice {
+    fn now_cycles(&self) -> u64 {
+        self.machine.now_cycles()
+    }
+
+    fn frequency_hz(&self) -> u64 {
+        self.machine.frequency_hz()
+    }
+}
+
+impl Device for SimDevice {
+    type Mem = SimMemory;
+
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn memory(&self) -> &SimMemory {
+        &self.memory
+    }
+
+    fn map(&self) -> DeviceMap {
+        self.map
+    }
+
+    fn ring_doorbell(&self, tpb: TpbId) {
+        if self.map.registers.tpb(tpb).is_ok() {
+            self.machine.wake(LaneIndex::SEQUENCER.get());
+        }
+    }
+
+    fn wake_lanes(&self) {
+        (0..self.map.lanes).for_each(|lane| self.machine.wake(lane));
+    }
+
+    fn progress(&self) -> u32 {
+        self.machine.progress.get()
+    }
+
+    fn wait_progress(&self, seen: u32, timeout: Duration) -> u32 {
+        self.machine.progress.wait(seen, timeout)
+    }
+}

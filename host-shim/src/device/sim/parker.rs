@@ -1,0 +1,68 @@
+//! How a thread of the simulated device sleeps and is woken.
+//!
+//! A wake-up is remembered until the next wait, so none is lost between a look at memory and the wait. Handing work over and
+//! back takes a few microseconds, so a waiter looks a little while before it sleeps.
+
+use std::hint;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// Looks before the thread gives its processor away.
+const SPINS: u32 = 64;
+
+/// One thread's place to wait.
+#[derive(Debug, Default)]
+pub(super) struct Parker {
+    thread: OnceLock<Thread>,
+    woken: AtomicBool,
+    asleep: AtomicBool,
+    sleeps: AtomicU64,
+}
+
+impl Parker {
+    /// Blocks the calling thread until it was woken since its last wait, or `bound` has passed. Always called by the same
+    /// thread.
+    pub(super) fn wait(&self, bound: Duration) {
+        for _ in 0..SPINS {
+            if self.take() {
+                return;
+            }
+            hint::spin_loop();
+        }
+        self.thread.get_or_init(thread::current);
+        let start = Instant::now();
+        self.asleep.store(true, Ordering::SeqCst);
+        while !self.take() {
+            let Some(left) = bound.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else { break };
+            self.sleeps.fetch_add(1, Ordering::Relaxed);
+            thread::park_timeout(left);
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Ends the present wait, or the next one.
+    pub(super) fn wake(&self) {
+        // Partner of `take`: whatever the waker stored before is visible to the woken thread.
+        if !self.woken.swap(true, Ordering::AcqRel)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Whether the thread sleeps and nobody has woken it.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst) && !self.woken.load(Ordering::SeqCst)
+    }
+
+    /// Times that the thread went to sleep.
+    pub(super) fn sleeps(&self) -> u64 {
+        self.sleeps.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,212 @@
+//! Whole executions on the simulated device, put in front of it by a hand-written host.
+
+use std::time::{Duration, Instant};
+
+use sluice_aicpu_fw::test_host::{TestHost, copy};
+use sluice_core::dma::{CopySpec, RingSize};
+use sluice_core::exec::{Instruction, RunBlock, SemaphoreWait, SubType};
+use sluice_core::mem::{CopyMemory, Fault};
+use sluice_core::mmio::{QueueId, SemaphoreId};
+
+use super::*;
+
+/// Long enough for anything that ends at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn host(device: &SimDevice, tpb: u32, exec_descriptors: u32) -> TestHost<SimMemory> {
+    let bytes = 1 << 30;
+    let arena = DeviceRange { base: device.map().ram.base.offset(u64::from(tpb) * bytes), bytes };
+    let size = RingSize::new(exec_descriptors).unwrap();
+    TestHost::bring_up(device.memory(), &device.map(), TpbId::new(tpb).unwrap(), arena, (size, size))
+}
+
+fn kick(device: &SimDevice, tpb: u32, host: &mut TestHost<SimMemory>) {
+    host.kick();
+    device.ring_doorbell(TpbId::new(tpb).unwrap());
+}
+
+/// Waits until `done` holds, woken by the device.
+fn wait_until(device: &SimDevice, what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    loop {
+        let seen = device.progress();
+        if done() {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what} never came");
+        device.wait_progress(seen, Duration::from_millis(100));
+    }
+}
+
+fn wait_done(device: &SimDevice, host: &TestHost<SimMemory>) {
+    wait_until(device, "the end of an execution", || {
+        host.control().executions_done.observe() == host.kicked()
+    });
+    assert_eq!(host.errors(), []);
+}
+
+fn run_block(queue: u32, pairs: u32, wait: Option<(u32, u32)>, signal: Option<u32>) -> Instruction {
+    let semaphore = |id| SemaphoreId::new(id).unwrap();
+    let waits = wait.map(|(id, at_least)| SemaphoreWait { semaphore: semaphore(id), at_least });
+    Instruction::RunBlock(RunBlock {
+        queue: QueueId::new(queue).unwrap(),
+        block: 0,
+        pairs,
+        waits: waits.into_iter().collect(),
+        signal: signal.map(semaphore),
+        kernel: 0,
+    })
+}
+
+/// A program of ten items on all engines whose result shows their order: each engine adds its part behind the last.
+struct Relay {
+    input: Vec<u8>,
+    source: DevAddr,
+    target: DevAddr,
+    bases: [DevAddr; 5],
+    swaps: Vec<CopySpec>,
+}
+
+const PART_BYTES: u64 = 96;
+const STEPS: u32 = 10;
+
+impl Relay {
+    fn new(host: &mut TestHost<SimMemory>, seed: u8) -> Self {
+        let input: Vec<u8> = (0..PART_BYTES).map(|i| (i as u8).wrapping_mul(7).wrapping_add(seed)).collect();
+        let source = host.place(&input);
+        let cells: Vec<DevAddr> = (1..STEPS).map(|_| host.alloc(PART_BYTES)).collect();
+        let target = host.alloc(PART_BYTES);
+        let places: Vec<DevAddr> = [&[source][..], &cells, &[target]].concat();
+        let mut programs = [const { Vec::new() }; 5];
+        let mut swaps = Vec::new();
+        for step in 0..STEPS {
+            let hop = copy(places[step as usize], places[step as usize + 1], PART_BYTES);
+            swaps.extend(host.rings(QueueId::new(step).unwrap(), &[hop]));
+            let wait = step.checked_sub(1).map(|before| (before, 1));
+            // Every other engine, so that neighbours in the chain belong to different lanes.
+            programs[step as usize * 2 % 5].push(run_block(step, 1, wait, Some(step)));
+        }
+        let bases = programs.map(|program| host.program(&program));
+        let swaps = host.swap_copies(&swaps);
+        Self { input, source, target, bases, swaps }
+    }
+
+    fn stage(&self, host: &mut TestHost<SimMemory>) {
+        let mut batch = self.swaps.clone();
+        batch.extend(host.trigger(self.bases, false));
+        host.post(&batch);
+    }
+}
+
+#[test]
+fn two_tpbs_relay_their_data_through_all_engines() {
+    for lanes in 1..=4 {
+        let device = SimDevice::start(SimConfig { lanes, ..SimConfig::default() }).unwrap();
+        let mut hosts = [host(&device, 0, 256), host(&device, 1, 256)];
+        let relays = [0, 1].map(|tpb| Relay::new(&mut hosts[tpb], tpb as u8 * 100));
+        for round in 0..5u8 {
+            for (tpb, (host, relay)) in hosts.iter_mut().zip(&relays).enumerate() {
+                host.write(relay.source, &[round; 8]);
+                relay.stage(host);
+                kick(&device, tpb as u32, host);
+            }
+            for (host, relay) in hosts.iter().zip(&relays) {
+                wait_done(&device, host);
+                let mut expected = relay.input.clone();
+                expected[..8].fill(round);
+                assert_eq!(host.read(relay.target, PART_BYTES as usize), expected);
+                for engine in Engine::ALL {
+                    let records = host.statuses(engine);
+                    let marks: Vec<_> = records.iter().map(|one| (one.sub_type(), one.custom_id())).collect();
+                    assert_eq!(marks, [(SubType::START, round.into()), (SubType::END, round.into())]);
+                    assert!(records[0].time_cycles() <= records[1].time_cycles());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thousand_executions_with_seeded_delays_keep_every_byte() {
+    // Up to 10 microseconds per item.
+    let delays = AgentDelays { seed: 11, max_cycles: 500 };
+    let device = SimDevice::start(SimConfig { delays, ..SimConfig::default() }).unwrap();
+    let mut hosts = [host(&device, 0, 256), host(&device, 1, 256)];
+    let relays = [0, 1].map(|tpb| Relay::new(&mut hosts[tpb], tpb as u8 * 100));
+    for round in 0..1_000u32 {
+        for (tpb, (host, relay)) in hosts.iter_mut().zip(&relays).enumerate() {
+            host.write(relay.source, &round.to_le_bytes());
+            relay.stage(host);
+            kick(&device, tpb as u32, host);
+        }
+        for (host, relay) in hosts.iter().zip(&relays) {
+            wait_done(&device, host);
+            assert_eq!(host.read(relay.target, 4), round.to_le_bytes());
+            assert!(Engine::ALL.into_iter().all(|engine| host.statuses(engine).len() == 2));
+        }
+    }
+}
+
+#[test]
+fn an_idle_device_sleeps_and_a_doorbell_wakes_it() {
+    let device = SimDevice::start(SimConfig::default()).unwrap();
+    let mut host = host(&device, 0, 64);
+    let all_asleep = || {
+        let start = Instant::now();
+        while device.asleep().0 != device.asleep().1 {
+            assert!(start.elapsed() < PATIENCE, "only {:?} sleep", device.asleep());
+            thread::yield_now();
+        }
+        device.sleeps()
+    };
+    let mut before = all_asleep();
+    for _ in 0..10 {
+        let trigger = host.trigger([DevAddr::NULL; 5], false);
+        host.post(&trigger);
+        assert_eq!(device.asleep().0, device.asleep().1, "posting wakes nobody");
+        kick(&device, 0, &mut host);
+        wait_done(&device, &host);
+        let after = all_asleep();
+        // The two lanes tell each other a few times; no thread goes round and round.
+        assert!(after - before < 100, "{} naps for one empty execution", after - before);
+        before = after;
+    }
+}
+
+#[test]
+fn a_device_address_is_no_host_address() {
+    let device = SimDevice::start(SimConfig { ram_bytes: 1 << 20, ..SimConfig::default() }).unwrap();
+    let on_the_host = [1u8; 16];
+    let mistaken = DevAddr(on_the_host.as_ptr() as u64);
+    assert_eq!(device.read(mistaken, &mut [0; 16]), Err(Fault::OutOfRange { at: mistaken, bytes: 16 }));
+    let map = device.map();
+    assert!(device.memory().copy(map.ram.base, mistaken, 16).is_err());
+    assert_eq!((map.ram.bytes, map.registers.tpbs(), map.lanes, device.name()), (1 << 20, 2, 2, "sim"));
+}
+
+#[test]
+fn configurations_that_no_device_has_are_refused() {
+    let start = |tpbs, lanes| SimDevice::start(SimConfig { tpbs, lanes, ..SimConfig::default() }).err();
+    assert!(matches!(start(9, 2), Some(SimError::Boot(BootError::Tpbs { asked: 9 }))));
+    assert!(matches!(start(0, 2), Some(SimError::Boot(BootError::Tpbs { asked: 0 }))));
+    assert!(matches!(start(2, 5), Some(SimError::Boot(BootError::Lanes { asked: 5, max: 4 }))));
+}
+
+#[test]
+fn dropping_a_busy_device_ends_its_threads() {
+    let device = SimDevice::start(SimConfig::default()).unwrap();
+    let mut host = host(&device, 0, 64);
+    host.control().set_opaque_engine_cycles(u64::MAX);
+    let endless = host.program(&[Instruction::Opaque { opcode: 0 }]);
+    let trigger = host.trigger([endless; 5], false);
+    host.post(&trigger);
+    kick(&device, 0, &mut host);
+    wait_until(&device, "the start", || {
+        Engine::ALL.into_iter().any(|engine| !host.statuses(engine).is_empty())
+    });
+    let memory = device.memory().clone();
+    drop(device);
+    // Memory outlives the device for whoever holds it.
+    let mut word = [0; 4];
+    memory.read_bytes(endless, &mut word).unwrap();
+}
