@@ -12,6 +12,7 @@ mod fmt;
 mod layout;
 mod lint;
 mod lints;
+mod model;
 mod process;
 mod run;
 mod setup;
@@ -42,6 +43,7 @@ commands! {
     Setup => setup,
     Run => run,
     Test => test,
+    Model => model,
     Fmt => fmt,
     Lint => lint,
     Layout => layout,

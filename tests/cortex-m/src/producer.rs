@@ -189,17 +189,20 @@ fn host_gone(shared: &Shared) -> Outcome {
     (0..3).for_each(|index| host.give(buffer(index)));
     let mut env = Waiting::with(|_| {});
     // A ring of two holds one: the first buffer is published, the second one's records are lost at the deadline.
-    for number in 0..8 {
+    let lost = Err(AppendError { cause: DropCause::HostGone });
+    for number in 0..7 {
         lane.append(&mut pool, &number, &mut env)?;
     }
+    check_eq!(lane.append(&mut pool, &7, &mut env), lost);
     check!(lane.state().latch.is_set());
     check_eq!(u64::from(env.parked[0]), PATIENCE);
     check_eq!(pool.state().dropped[DropCause::HostGone.index()], 4);
     check_eq!(peek(shared, pool_word(|pool| pool.dropped_records)), 4);
     // Latched: the next full buffer is lost without another wait.
-    for number in 8..12 {
+    for number in 8..11 {
         lane.append(&mut pool, &number, &mut env)?;
     }
+    check_eq!(lane.append(&mut pool, &11, &mut env), lost);
     check_eq!(u64::from(env.parked[0]), PATIENCE);
     check_eq!(pool.state().dropped_total(), 8);
     // A host that moves is believed again.

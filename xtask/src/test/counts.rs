@@ -64,6 +64,21 @@ pub(crate) fn of_last_line(output: &str) -> Option<Counts> {
     Some(Counts { passed: number_before(passed, " passed")?, failed: number_before(failed, " failed")? })
 }
 
+/// The last line of the protocol check, `states N, violations V, mutants caught K of T`: each mutant is a test, and the
+/// shipped protocol is one.
+pub(crate) fn of_model(output: &str) -> Option<Counts> {
+    let line = output.lines().rev().find(|line| !line.trim().is_empty())?;
+    let (states, rest) = line.strip_prefix("states ")?.split_once(", violations ")?;
+    let (violations, mutants) = rest.split_once(", mutants caught ")?;
+    let (caught, all) = mutants.split_once(" of ")?;
+    let (violations, caught, all): (u64, u64, u64) =
+        (violations.parse().ok()?, caught.parse().ok()?, all.parse().ok()?);
+    let explored = states.parse::<u64>().ok()? > 0;
+    let mut counts = Counts::one(explored && violations == 0);
+    counts += Counts { passed: caught, failed: all.checked_sub(caught)? };
+    Some(counts)
+}
+
 fn number_before(text: &str, suffix: &str) -> Option<u64> {
     text.strip_suffix(suffix)?.parse().ok()
 }
@@ -93,6 +108,17 @@ mod tests {
         assert_eq!(of_last_line("4 passed, 0 failed\nhard fault"), None);
         assert_eq!(of_last_line("4 passed, x failed"), None);
         assert_eq!(of_last_line(""), None);
+    }
+
+    #[test]
+    fn the_protocol_check_counts_its_mutants() {
+        let counts =
+            |line| of_model(&format!("noise\n{line}\n")).map(|counts| (counts.passed, counts.failed));
+        assert_eq!(counts("states 12, violations 0, mutants caught 7 of 7"), Some((8, 0)));
+        assert_eq!(counts("states 12, violations 2, mutants caught 5 of 7"), Some((5, 3)));
+        assert_eq!(counts("states 0, violations 0, mutants caught 7 of 7"), Some((7, 1)));
+        assert_eq!(counts("states 12, violations 0"), None);
+        assert_eq!(counts("states 12, violations 0, mutants caught 8 of 7"), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::components::{self, Component};
-use crate::{lint, process, workspace};
+use crate::{lint, model, process, workspace};
 use counts::Counts;
 
 pub(crate) mod counts;
@@ -43,6 +43,7 @@ pub(crate) struct Outcome {
 const STEPS: &[Step] = &[
     Step { name: "lint", needs: lint::NEEDS, optional: false, run: lint::outcome },
     Step { name: "host", needs: &[], optional: false, run: host },
+    Step { name: "model", needs: &[], optional: false, run: protocol },
     Step { name: "qemu", needs: qemu::NEEDS, optional: false, run: qemu::unit_tests },
     Step { name: "miri", needs: &[Component::Miri], optional: true, run: miri },
 ];
@@ -143,6 +144,13 @@ fn host() -> anyhow::Result<Outcome> {
     let mut command = workspace::cargo();
     command.current_dir(workspace::root()).args(["test", "--workspace", "--no-fail-fast"]);
     run_counted(command, STEP_BOUND, counts::of_cargo_test)
+}
+
+/// The protocol in every interleaving, and what notices each rule that is left out.
+fn protocol() -> anyhow::Result<Outcome> {
+    let mut command = model::command(true);
+    command.current_dir(workspace::root());
+    run_counted(command, STEP_BOUND, |output| counts::of_model(output).unwrap_or_default())
 }
 
 /// The same unit tests of `core` under an interpreter that knows undefined behaviour and races when it sees them.
