@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
+use crate::components::{self, Component};
+use crate::toolchain::Target;
 use crate::workspace;
 
 /// Loads a model, executes it while everything is recorded, and writes report, capture and trace.
@@ -17,6 +19,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let device = option(&args.forwarded, "--device").and_then(OsStr::to_str).unwrap_or_default();
+    components::ensure(needs(device))?;
     let mut command = workspace::cargo();
     command.args(["run", "--release", "--package", "sluice-host", "--bin", "sluice", "--", "run"]);
     if option(&args.forwarded, "--out").is_none() {
@@ -24,6 +28,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     command.args(&args.forwarded);
     Err(workspace::exec(command))
+}
+
+/// What a device needs; the simulated one needs nothing.
+fn needs(device: &str) -> &'static [Component] {
+    match device {
+        "qemu-aarch64" => &[Component::Target(Target::Aarch64), Component::Qemu],
+        "qemu-cortex-m" => {
+            &[Component::Target(Target::Thumbv7m), Component::Target(Target::Thumbv8m), Component::Qemu]
+        }
+        _ => &[],
+    }
 }
 
 /// `target/sluice/latest` of the workspace, relative when the caller stands in its root.
