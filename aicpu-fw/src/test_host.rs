@@ -75,15 +75,19 @@ impl<M: CopyMemory> TestHost<M> {
         let cursor =
             PairCursor::new(exec[0].size.descriptors(), exec[1].size.descriptors()).expect("ring sizes");
         let control = HostControl::attach(memory, registers).expect("control page");
+        // The device's counters run on from an earlier host's.
+        let (consumed, done) = (control.exec_head_pairs.observe(), control.executions_done.observe());
+        control.exec_posted_pairs.publish(consumed);
+        control.doorbell.publish(done);
         let mut host = Self {
             memory: memory.clone(),
             registers,
             control,
             exec,
             cursor,
-            posted: 0,
-            consumed: 0,
-            kicked: 0,
+            posted: consumed,
+            consumed,
+            kicked: done,
             next,
             end: arena.base.offset(arena.bytes),
             one: DevAddr::NULL,

@@ -13,11 +13,11 @@ use sluice_core::producer::{AttachError, Attachment, judge, reply, swimlane::Swi
 
 use crate::platform::{Context, Platform};
 
-/// Attaches `lane` to the region at `region`. The extension block at `extension` is used if it is not null and one that
-/// this device understands; else the host is served as one that has none.
+/// Attaches `lane` to the region at `region`, and to the extension block at `extension` unless that is null.
 ///
 /// # Errors
-/// A region that this device cannot record into; the answer says so, if there is a block to answer.
+/// A region or a block that is not for this device; the answer says so, if there is a block to answer. The host may then
+/// free both.
 pub(super) fn attach<P: Platform, const CORES: usize>(
     cx: &Context<P>,
     lane: LaneIndex,
@@ -36,8 +36,11 @@ pub(super) fn attach<P: Platform, const CORES: usize>(
     if speaks && !extension.is_null() {
         reply(cx.memory(), extension, cx.arch(), judged)?;
     }
-    let shape = shape.ok_or(AttachError::Refused(AnswerCode::BAD_SHAPE))?;
-    let extension = if judged == AnswerCode::ACCEPTED { extension } else { DevAddr::NULL };
+    let shape = match shape {
+        Some(shape) if extension.is_null() || judged == AnswerCode::ACCEPTED => shape,
+        Some(_) => return Err(AttachError::Refused(judged)),
+        None => return Err(AttachError::Refused(AnswerCode::BAD_SHAPE)),
+    };
     let attachment = Attachment::open(cx.memory(), SubsystemId::Swimlane, region, extension, shape)?;
     let own = cores(cx).filter(|core| core.lane(cx.map().lanes) == lane).map(|core| core.get() as u32);
     let recorder = SwimlaneRecorder::attach(cx.memory(), &attachment, Lane(lane.get()), level, own, speaks)?;

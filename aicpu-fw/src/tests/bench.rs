@@ -5,11 +5,14 @@ use std::vec;
 use std::vec::Vec;
 
 use sluice_core::dma::RingSize;
-use sluice_core::exec::{BOOT_BYTES, BootShape, DeviceMap, DeviceRange, LaneIndex};
+use sluice_core::exec::{
+    BOOT_BYTES, BootShape, DeviceMap, DeviceRange, Instruction, LaneIndex, Notification, RunBlock,
+    SemaphoreWait, SubType,
+};
 use sluice_core::gate::Gate;
 use sluice_core::layout::ArchId;
-use sluice_core::mem::{Clock, DevAddr, Lent, Line, Mapped, Slab};
-use sluice_core::mmio::{RegisterMap, TpbId};
+use sluice_core::mem::{Clock, DevAddr, Lent, Line, Mapped, Memory as _, Slab, Word};
+use sluice_core::mmio::{QueueId, RegisterMap, SemaphoreId, TpbId};
 
 use crate::test_host::TestHost;
 use crate::{Activity, AgentDelays, Node, Place, Platform, Startup};
@@ -22,10 +25,20 @@ const REGISTERS: DevAddr = DevAddr(RAM.base.0 + RAM_BYTES);
 const TPBS: u32 = 2;
 const BOOT: DevAddr = DevAddr(REGISTERS.0 + TPBS as u64 * 0x8_0000);
 
+/// Something that the host does while the machine waits.
+#[derive(Clone, Copy)]
+struct HostStore {
+    at_wait: u32,
+    word: DevAddr,
+    value: u32,
+}
+
 /// One processor. Every look at the clock costs a cycle; a wait takes as long as it may.
 pub(super) struct Machine<'a> {
     memory: Memory<'a>,
     cycles: Cell<u64>,
+    waits: Cell<u32>,
+    host_store: Cell<Option<HostStore>>,
     pub(super) host_wakes: Cell<u32>,
     pub(super) parked: Cell<u32>,
 }
@@ -62,6 +75,12 @@ impl<'a> Platform for &Machine<'a> {
 
     fn wait(&self, bound_cycles: u64) {
         self.cycles.set(self.cycles.get() + bound_cycles);
+        self.waits.set(self.waits.get() + 1);
+        if let Some(HostStore { at_wait, word, value }) = self.host_store.get()
+            && at_wait == self.waits.get()
+        {
+            self.memory.word(word).unwrap().store_release(value);
+        }
     }
 
     fn wake(&self, processor: u32) {
@@ -74,6 +93,23 @@ impl<'a> Platform for &Machine<'a> {
 
     fn note_parked(&self, _: LaneIndex, _: Gate) {
         self.parked.set(self.parked.get() + 1);
+    }
+}
+
+impl Machine<'_> {
+    /// What the clock reads, without a look at it.
+    pub(super) fn cycles(&self) -> u64 {
+        self.cycles.get()
+    }
+
+    /// How often it has waited.
+    pub(super) fn waits(&self) -> u32 {
+        self.waits.get()
+    }
+
+    /// Has the host store `value` at `word` while the machine waits for the `at_wait`-th time.
+    pub(super) fn store_at_wait(&self, at_wait: u32, word: DevAddr, value: u32) {
+        self.host_store.set(Some(HostStore { at_wait, word, value }));
     }
 }
 
@@ -93,6 +129,8 @@ pub(super) fn with_bench(lanes: u32, delays: AgentDelays, test: impl FnOnce(&mut
     let machine = Machine {
         memory: memory.clone(),
         cycles: Cell::new(0),
+        waits: Cell::new(0),
+        host_store: Cell::new(None),
         host_wakes: Cell::new(0),
         parked: Cell::new(0),
     };
@@ -131,4 +169,42 @@ impl<'a> Bench<'a> {
 /// `len` bytes that no other seed gives.
 pub(super) fn bytes(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+/// The base of an engine without a program.
+pub(super) const NONE: DevAddr = DevAddr::NULL;
+/// Agents that take no time of their own.
+pub(super) const NO_DELAY: AgentDelays = AgentDelays { seed: 0, max_cycles: 0 };
+
+pub(super) fn queue(number: u32) -> QueueId {
+    QueueId::new(number).unwrap()
+}
+
+pub(super) fn semaphore(number: u32) -> SemaphoreId {
+    SemaphoreId::new(number).unwrap()
+}
+
+/// A block of `pairs` pairs on queue `on`, with `(semaphore, at least)` waits.
+pub(super) fn block(on: u32, pairs: u32, waits: &[(u32, u32)], signal: Option<u32>) -> Instruction {
+    let waits =
+        waits.iter().map(|&(id, at_least)| SemaphoreWait { semaphore: semaphore(id), at_least }).collect();
+    Instruction::RunBlock(RunBlock {
+        queue: queue(on),
+        block: 0,
+        pairs,
+        waits,
+        signal: signal.map(semaphore),
+        kernel: 0,
+    })
+}
+
+/// What records say, without their times.
+pub(super) fn marks(records: &[Notification]) -> Vec<(SubType, u16)> {
+    records.iter().map(|record| (record.sub_type(), record.custom_id())).collect()
+}
+
+/// Everything that was kicked off has ended, and nothing failed.
+pub(super) fn assert_done(host: &TestHost<Memory<'_>>) {
+    assert_eq!(host.errors(), []);
+    assert_eq!(host.control().executions_done.observe(), host.kicked());
 }

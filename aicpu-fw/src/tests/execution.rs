@@ -1,46 +1,13 @@
 //! What a right program does.
 
 use sluice_core::dma::{CopySpec, RingSize, Swap};
-use sluice_core::exec::{Instruction, Notification, RunBlock, SemaphoreWait, SubType};
+use sluice_core::exec::{Instruction, SubType};
 use sluice_core::mem::{DevAddr, Memory as _, Word};
-use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId, SemaphoreId};
+use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId};
 
-use super::bench::{Bench, bytes, with_bench};
+use super::bench::{Bench, NO_DELAY, NONE, assert_done, block, bytes, marks, queue, semaphore, with_bench};
 use crate::AgentDelays;
-use crate::test_host::{TestHost, copy};
-
-const NONE: DevAddr = DevAddr::NULL;
-const NO_DELAY: AgentDelays = AgentDelays { seed: 0, max_cycles: 0 };
-
-fn queue(number: u32) -> QueueId {
-    QueueId::new(number).unwrap()
-}
-
-fn semaphore(number: u32) -> SemaphoreId {
-    SemaphoreId::new(number).unwrap()
-}
-
-fn block(on: u32, pairs: u32, waits: &[(u32, u32)], signal: Option<u32>) -> Instruction {
-    let waits =
-        waits.iter().map(|&(id, at_least)| SemaphoreWait { semaphore: semaphore(id), at_least }).collect();
-    Instruction::RunBlock(RunBlock {
-        queue: queue(on),
-        block: 0,
-        pairs,
-        waits,
-        signal: signal.map(semaphore),
-        kernel: 0,
-    })
-}
-
-fn marks(records: &[Notification]) -> std::vec::Vec<(SubType, u16)> {
-    records.iter().map(|record| (record.sub_type(), record.custom_id())).collect()
-}
-
-fn assert_done(host: &TestHost<super::bench::Memory<'_>>) {
-    assert_eq!(host.errors(), []);
-    assert_eq!(host.control().executions_done.observe(), host.kicked());
-}
+use crate::test_host::copy;
 
 #[test]
 fn swaps_patch_cells_and_queues_and_programs_move_bytes() {

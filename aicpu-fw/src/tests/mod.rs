@@ -2,3 +2,5 @@
 
 mod bench;
 mod execution;
+mod failure;
+mod recording;

@@ -1,8 +1,8 @@
 //! The extension block: what the protocol needs beyond the wire contract.
 //!
 //! A region of its own with its own address, so that the regions of the wire contract stay byte-identical. A device
-//! that is given no address, or that refuses the block, behaves as a reference peer; a host that finds no answer
-//! serves one.
+//! that is given no address behaves as a reference peer, one that refuses the block records nothing and says why;
+//! a host that finds no answer serves a reference peer.
 //!
 //! ```text
 //!    0 ┌────────────────────────┐

@@ -1,0 +1,347 @@
+//! What lanes record of executions, and what becomes of it when nobody takes it.
+
+use core::mem::offset_of;
+use std::vec::Vec;
+
+use sluice_core::exec::{CoreIndex, HostBoot, Instruction, Recorders};
+use sluice_core::layout::extension::{
+    self, ANSWER, Answer, AnswerCode, Extension, Head, LaneStatus, MAGIC, PoolStatus, Service, layout_hash,
+    service,
+};
+use sluice_core::layout::swimlane::{
+    AICPU_TASK_BUFFER, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, Level,
+    ORCH_PHASE_BUFFER, SCHED_PHASE_BUFFER, SchedPhaseKind, header_words, region,
+};
+use sluice_core::layout::{
+    ArchId, BufferLayout, EnableMask, Instance, Lane, PoolKind, Region, SUBSYSTEMS, Shape, SubsystemId,
+};
+use sluice_core::mem::{CopyMemory, DevAddr, Memory as _, Word};
+use sluice_core::mmio::Engine;
+use sluice_core::producer::ReadyEntry;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::bench::{Bench, Memory, NO_DELAY, NONE, assert_done, block, with_bench};
+use crate::test_host::TestHost;
+
+const ID: SubsystemId = SubsystemId::Swimlane;
+const ARCH: ArchId = ArchId::A2a3;
+const LANES: u32 = 2;
+const CORES: u32 = 10;
+const DEADLINE_CYCLES: u64 = 1_000_000;
+
+/// A swimlane region and its extension block, with `buffers` buffers in each pool that records.
+struct Session<'a> {
+    memory: Memory<'a>,
+    boot: HostBoot<Memory<'a>>,
+    region: Region,
+    at: DevAddr,
+    extension: Extension,
+    extension_at: DevAddr,
+}
+
+impl<'a> Session<'a> {
+    fn plan(bench: &Bench<'a>, host: &mut TestHost<Memory<'a>>, level: Level, buffers: u32) -> Self {
+        let shape = Shape::new(ARCH, LANES, CORES).unwrap();
+        let (region, extension) = (region(shape), Extension::new(shape));
+        let at = host.alloc(region.bytes() as u64);
+        let extension_at = host.alloc(extension.bytes() as u64);
+        let boot = HostBoot::attach(&bench.memory, bench.map.boot).unwrap();
+        let session = Self { memory: bench.memory.clone(), boot, region, at, extension, extension_at };
+        let words = header_words(ARCH);
+        session.set(at.offset(words.num_cores as u64), CORES);
+        session.set(at.offset(words.chip_swimlane_level as u64), level.0);
+        let head = Head {
+            magic: MAGIC,
+            version: extension::VERSION,
+            layout_hash: layout_hash(ARCH),
+            bytes: extension.bytes() as u32,
+            lanes: LANES,
+            cores: CORES,
+            deadline_cycles: DEADLINE_CYCLES,
+            ..Head::new_zeroed()
+        };
+        bench.memory.write_bytes(extension_at, head.as_bytes()).unwrap();
+        for array in region.arrays().iter().filter(|array| array.kind != PoolKind::AICORE_TASK) {
+            let instances = if array.kind == PoolKind::AICPU_TASK { CORES } else { LANES };
+            for instance in (0..instances).map(Instance) {
+                for _ in 0..buffers {
+                    let buffer = host.alloc(array.buffer.bytes as u64);
+                    session.give(array.kind, instance, buffer);
+                }
+            }
+        }
+        session
+    }
+
+    fn set(&self, at: DevAddr, value: u32) {
+        self.memory.word(at).unwrap().store_release(value);
+    }
+
+    fn get(&self, at: DevAddr) -> u32 {
+        self.memory.word(at).unwrap().load_acquire()
+    }
+
+    /// Puts an empty buffer into a free queue.
+    fn give(&self, kind: PoolKind, instance: Instance, buffer: DevAddr) {
+        let pool = self.region.pool(kind, instance).unwrap();
+        let tail_at = self.at.offset(pool.free_tail as u64);
+        let tail = self.get(tail_at);
+        let slot = self.at.offset((pool.free_ptrs + (tail % self.region.free_slots()) as usize * 8) as u64);
+        self.memory.write_bytes(slot, buffer.0.as_bytes()).unwrap();
+        self.set(tail_at, tail.wrapping_add(1));
+    }
+
+    fn attach(&self) {
+        let mut regions = [DevAddr::NULL; SUBSYSTEMS];
+        regions[ID.index()] = self.at;
+        let recorders = Recorders { enabled: EnableMask::SWIMLANE, extension: self.extension_at, regions };
+        self.boot.attach_recorders(&recorders).unwrap();
+    }
+
+    fn answer(&self) -> AnswerCode {
+        AnswerCode(self.get(self.extension_at.offset((ANSWER + offset_of!(Answer, answer)) as u64)))
+    }
+
+    fn lane_word(&self, lane: u32, offset: usize) -> u32 {
+        let line = self.extension.lane(ID, Lane(lane)).unwrap();
+        self.get(self.extension_at.offset((line + offset) as u64))
+    }
+
+    /// Attempts and losses of a pool.
+    fn counts(&self, kind: PoolKind, instance: u32) -> (u32, u32) {
+        let pool = self.region.pool(kind, Instance(instance)).unwrap();
+        let at = |offset: usize| self.get(self.at.offset(offset as u64));
+        (at(pool.total_records.unwrap()), at(pool.dropped_records))
+    }
+
+    /// Everything that the lanes have published, by lane.
+    fn published(&self) -> Vec<(u32, ReadyEntry)> {
+        let mut entries = Vec::new();
+        for lane in 0..LANES {
+            let offsets = self.region.lane(Lane(lane)).unwrap();
+            let ring = self.at.offset(offsets.ring as u64);
+            let words = ReadyEntry::table_words(self.region.ready_entries());
+            let table = self.memory.words(ring, words).unwrap();
+            for index in 0..self.get(self.at.offset(offsets.tail as u64)) {
+                entries.push((lane, ReadyEntry::read(&table, index).unwrap()));
+            }
+        }
+        entries
+    }
+
+    fn records<R: FromBytes>(&self, buffer: DevAddr, layout: BufferLayout) -> Vec<R> {
+        let count = self.get(buffer.offset(layout.count as u64));
+        let record = |index| {
+            let mut bytes = std::vec![0; layout.record_bytes];
+            let at = buffer.offset(layout.record(index).unwrap() as u64);
+            self.memory.read_bytes(at, &mut bytes).unwrap();
+            R::read_from_bytes(&bytes).unwrap()
+        };
+        (0..count).map(record).collect()
+    }
+}
+
+/// A program on ACT and DVE: two blocks and one, one of them waiting; three items in all.
+fn programs(host: &mut TestHost<Memory<'_>>) -> [DevAddr; Engine::COUNT] {
+    let act = host.program(&[block(0, 0, &[], Some(1)), block(0, 0, &[(2, 1)], None)]);
+    let dve = host.program(&[block(1, 0, &[(1, 1)], Some(2))]);
+    [NONE, act, NONE, dve, NONE]
+}
+
+fn execute(
+    bench: &mut Bench<'_>,
+    host: &mut TestHost<Memory<'_>>,
+    bases: [DevAddr; Engine::COUNT],
+    times: u32,
+) {
+    for _ in 0..times {
+        let trigger = host.trigger(bases, false);
+        host.post(&trigger);
+        host.kick();
+        bench.settle();
+        assert_done(host);
+        for engine in Engine::ALL {
+            host.statuses(engine);
+        }
+    }
+}
+
+#[test]
+fn every_item_phase_and_submit_is_recorded_once() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let bases = programs(&mut host);
+        execute(bench, &mut host, bases, 1);
+        let session = Session::plan(bench, &mut host, Level::FULL, 1);
+        session.attach();
+        execute(bench, &mut host, bases, 5);
+        assert_eq!(session.answer(), AnswerCode::ACCEPTED);
+        assert_eq!(session.published().len(), 0, "no buffer is full yet");
+        session.boot.stop_recorders().unwrap();
+        bench.settle();
+        execute(bench, &mut host, bases, 1);
+
+        let mut tasks = Vec::new();
+        let mut phases = [0u32; LANES as usize];
+        let mut submits = Vec::new();
+        for (lane, entry) in session.published() {
+            match entry.kind {
+                PoolKind::AICPU_TASK => {
+                    let core = CoreIndex::all(2).nth(entry.instance.0 as usize).unwrap();
+                    assert_eq!(core.lane(LANES).get(), lane);
+                    tasks.push((core, session.records::<AicpuTaskRecord>(entry.buffer, AICPU_TASK_BUFFER)));
+                }
+                PoolKind::SCHED_PHASE => {
+                    assert_eq!(entry.instance.0, lane);
+                    let records = session.records::<AicpuSchedPhaseRecord>(entry.buffer, SCHED_PHASE_BUFFER);
+                    let of = |kind| records.iter().filter(|record| record.kind == kind).count();
+                    assert_eq!(of(SchedPhaseKind::DISPATCH), of(SchedPhaseKind::COMPLETE));
+                    assert!(
+                        records.iter().all(|one| one.tasks_processed == 1 && one.start_time <= one.end_time)
+                    );
+                    phases[lane as usize] = records.len() as u32;
+                }
+                PoolKind::ORCH_PHASE => {
+                    assert_eq!((lane, entry.instance.0), (0, 0));
+                    submits = session.records::<AicpuOrchPhaseRecord>(entry.buffer, ORCH_PHASE_BUFFER);
+                }
+                kind => panic!("nothing records {kind}"),
+            }
+        }
+        // The first execution ran before the recorders were attached, the last after they had stopped.
+        tasks.sort_by_key(|(core, _)| *core);
+        let tokens: Vec<(usize, Vec<u32>)> = tasks
+            .iter()
+            .map(|(core, records)| (core.get(), records.iter().map(|one| one.reg_task_id).collect()))
+            .collect();
+        // TPB 1: ACT is core 6, DVE core 8. Tokens count over the device's life.
+        assert_eq!(tokens, [(6, (3..=12).collect()), (8, (2..=6).collect::<Vec<u32>>())]);
+        for (_, records) in &tasks {
+            assert!(records.iter().all(|one| one.dispatch_time < one.finish_time));
+            assert!(records.windows(2).all(|pair| pair[0].finish_time <= pair[1].dispatch_time));
+        }
+        // Cores 6 and 8 both belong to lane 0.
+        assert_eq!(phases, [2 * 15, 0]);
+        let submits: Vec<(u64, u32)> = submits.iter().map(|one| (one.task_id, one.submit_idx)).collect();
+        assert_eq!(submits, (1..=5).map(|n| (1 << 32 | u64::from(n), n)).collect::<Vec<_>>());
+        for lane in 0..LANES {
+            assert_eq!(session.lane_word(lane, offset_of!(LaneStatus, flushed)), 1);
+            assert_eq!(session.lane_word(lane, offset_of!(LaneStatus, dropped_records)), 0);
+        }
+        let words = header_words(ARCH);
+        let header = |offset: usize| session.get(session.at.offset(offset as u64));
+        assert_eq!(header(words.num_phase_cores), CORES);
+        assert_eq!((header(words.num_sched_phase_threads), header(words.num_orch_phase_threads)), (LANES, 1));
+        let owners = host.read(session.at.offset(words.core_to_thread as u64), CORES as usize);
+        assert_eq!(owners, [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]);
+    });
+}
+
+#[test]
+fn a_lower_level_records_less() {
+    for (level, tasks, phases) in [(Level::CORE, 0, 0), (Level::TASK, 2, 0), (Level::SCHED, 2, 6)] {
+        with_bench(LANES, NO_DELAY, |bench| {
+            let mut host = bench.host(1);
+            let bases = programs(&mut host);
+            let session = Session::plan(bench, &mut host, level, 1);
+            session.attach();
+            execute(bench, &mut host, bases, 1);
+            assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (tasks, 0), "{level}");
+            assert_eq!(session.counts(PoolKind::SCHED_PHASE, 0), (phases, 0), "{level}");
+            assert_eq!(session.counts(PoolKind::ORCH_PHASE, 0), (0, 0), "{level}");
+        });
+    }
+}
+
+#[test]
+fn a_lane_that_nobody_serves_waits_once_and_counts_what_it_loses() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let bases = programs(&mut host);
+        let session = Session::plan(bench, &mut host, Level::TASK, 0);
+        session.attach();
+        execute(bench, &mut host, bases, 1);
+        assert!(bench.machine.cycles() > DEADLINE_CYCLES);
+        assert!(bench.machine.parked.get() > 0);
+        let waited = bench.machine.cycles();
+        execute(bench, &mut host, bases, 10);
+        assert!(bench.machine.cycles() - waited < DEADLINE_CYCLES, "it waits no second time");
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (22, 22));
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 8), (11, 11));
+        assert_eq!(session.lane_word(0, offset_of!(LaneStatus, expiries)), 1);
+        let number = session.region.pool_number(PoolKind::AICPU_TASK, Instance(6)).unwrap();
+        let line = session.extension.pool(ID, number).unwrap() + offset_of!(PoolStatus, drops);
+        assert_eq!(session.get(session.extension_at.offset(line as u64)), 22, "all to host_gone");
+
+        // The host comes back with buffers.
+        for core in [6, 8].map(Instance) {
+            let buffer = host.alloc(AICPU_TASK_BUFFER.bytes as u64);
+            session.give(PoolKind::AICPU_TASK, core, buffer);
+        }
+        execute(bench, &mut host, bases, 1);
+        session.boot.stop_recorders().unwrap();
+        bench.settle();
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (24, 22));
+        assert_eq!(session.published().len(), 2);
+    });
+}
+
+#[test]
+fn a_lane_at_a_shut_gate_goes_on_when_it_opens() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let bases = programs(&mut host);
+        let session = Session::plan(bench, &mut host, Level::TASK, 1);
+        let gate = session.at.offset(session.region.gates().fq_freeze_active as u64);
+        session.set(gate, 1);
+        session.attach();
+        bench.machine.store_at_wait(5, gate, 0);
+        execute(bench, &mut host, bases, 1);
+        assert_eq!(bench.machine.waits(), 5, "the first record stood at the gate");
+        assert!(bench.machine.host_wakes.get() > 0);
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (2, 0));
+        assert!(session.lane_word(0, offset_of!(LaneStatus, parks)) > 0);
+    });
+}
+
+#[test]
+fn a_block_or_region_for_another_device_is_refused_and_left_alone() {
+    let refuse = |damage: &dyn Fn(&Session<'_>)| {
+        let mut answer = AnswerCode::NONE;
+        with_bench(LANES, NO_DELAY, |bench| {
+            let mut host = bench.host(1);
+            let bases = programs(&mut host);
+            let session = Session::plan(bench, &mut host, Level::FULL, 1);
+            damage(&session);
+            session.attach();
+            execute(bench, &mut host, bases, 1);
+            assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (0, 0));
+            answer = session.answer();
+        });
+        answer
+    };
+    let head = |session: &Session<'_>, offset: usize, value| {
+        session.set(session.extension_at.offset(offset as u64), value)
+    };
+    assert_eq!(refuse(&|session| head(session, offset_of!(Head, version), 9)), AnswerCode::BAD_VERSION);
+    assert_eq!(refuse(&|session| head(session, offset_of!(Head, layout_hash), 9)), AnswerCode::BAD_LAYOUT);
+    assert_eq!(refuse(&|session| head(session, offset_of!(Head, lanes), 3)), AnswerCode::BAD_SHAPE);
+    let fewer_cores =
+        |session: &Session<'_>| session.set(session.at.offset(header_words(ARCH).num_cores as u64), 9);
+    assert_eq!(refuse(&fewer_cores), AnswerCode::BAD_SHAPE);
+}
+
+#[test]
+fn a_detached_host_is_not_waited_for() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let opaque = host.program(&[Instruction::Opaque { opcode: 0 }]);
+        let session = Session::plan(bench, &mut host, Level::TASK, 0);
+        let detached = service(ID) + offset_of!(Service, host_detached);
+        session.set(session.extension_at.offset(detached as u64), 1);
+        session.attach();
+        execute(bench, &mut host, [NONE, opaque, NONE, NONE, NONE], 3);
+        assert!(bench.machine.cycles() < DEADLINE_CYCLES);
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (3, 3));
+    });
+}
