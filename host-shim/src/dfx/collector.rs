@@ -64,8 +64,9 @@ impl<M: Memory> Collector<M> {
         Self { memory, region, directory, collect, returned, sink, bytes, collected, refusals_noted: 0 }
     }
 
-    /// Collects until told to stop and nothing is left.
+    /// Collects until told to stop and nothing is left. A sink that panics ends the session's service too.
     pub(super) fn run(mut self, orders: &Orders) -> Collected {
+        let _guard = TellIfPanicking(orders);
         loop {
             match self.collect.pop_wait(LOOK) {
                 Some(ToCollect::Buffer(full)) => {
@@ -125,6 +126,16 @@ impl<M: Memory> Collector<M> {
         if self.refusals_noted < 2 {
             self.refusals_noted += 1;
             tracing::warn!("{what}");
+        }
+    }
+}
+
+struct TellIfPanicking<'a>(&'a Orders);
+
+impl Drop for TellIfPanicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.collector_gone.store(true, Ordering::Release);
         }
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Orders {
     pub(super) stop: AtomicBool,
     /// Ends the collector once nothing is left in its pipe; set by the service when it ends.
     pub(super) collector_stop: AtomicBool,
+    /// The collector is no more: nothing that is drained can be written any longer.
+    pub(super) collector_gone: AtomicBool,
     /// Host time until which the service does nothing, ns since the session's start; for tests of a stalled host.
     pub(super) pause_until_ns: AtomicU64,
 }
@@ -76,6 +78,7 @@ pub(super) struct Service<D: Device> {
     pub(super) collect: Arc<WaitPipe<ToCollect>>,
     pub(super) returned: Arc<WaitPipe<BufferId>>,
     pub(super) heartbeat: Own<<D::Mem as Memory>::Word>,
+    pub(super) detached: Own<<D::Mem as Memory>::Word>,
     pub(super) lane_states: Vec<Peer<<D::Mem as Memory>::Word>>,
     pub(super) orders: Arc<Orders>,
     pub(super) started: Instant,
@@ -101,6 +104,13 @@ impl<D: Device> Service<D> {
         loop {
             let seen = self.device.progress();
             let is_stopping = self.orders.stop.load(Ordering::Acquire);
+            if self.orders.collector_gone.load(Ordering::Acquire) {
+                // Lanes must not wait for a host that looks alive and takes nothing.
+                if let Err(fault) = self.detach() {
+                    self.note_fault(fault);
+                }
+                return self;
+            }
             if !is_stopping && self.pause() {
                 continue;
             }
@@ -270,8 +280,8 @@ impl<D: Device> Service<D> {
     }
 
     /// Ends every wait for this host: opens both gates and says that nobody serves.
-    pub(super) fn detach(&mut self, detached: &Own<<D::Mem as Memory>::Word>) -> Result<(), Fault> {
-        detached.try_publish(1)?;
+    pub(super) fn detach(&mut self) -> Result<(), Fault> {
+        self.detached.try_publish(1)?;
         self.keeper.open_all()?;
         self.device.wake_lanes();
         Ok(())

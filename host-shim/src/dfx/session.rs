@@ -67,7 +67,6 @@ pub struct Session<D: Device> {
     plan: Plan,
     config: SwimlaneConfig,
     boot: HostBoot<D::Mem>,
-    detached: Own<<D::Mem as Memory>::Word>,
     orders: Arc<Orders>,
     started: Instant,
     service: Option<JoinHandle<Service<D>>>,
@@ -88,7 +87,6 @@ impl<D: Device> Session<D> {
         let memory = device.memory();
         let plan = Plan::swimlane(&config, memory, heap)?;
         let boot = HostBoot::attach(memory, device.map().boot)?;
-        let detached = Own::new(memory.word(plan.host_detached())?);
         let orders = Arc::new(Orders::default());
         let started = Instant::now();
         let buffers = plan.directory.buffers() as usize;
@@ -104,7 +102,6 @@ impl<D: Device> Session<D> {
             plan,
             config,
             boot,
-            detached,
             orders: Arc::clone(&orders),
             started,
             service: None,
@@ -157,7 +154,7 @@ impl<D: Device> Session<D> {
             Some(Ok(service)) => service,
             _ => return Err(SessionError::Panicked("serving")),
         };
-        service.detach(&self.detached)?;
+        service.detach()?;
         match collected {
             Some(Ok(collected)) => Ok((service.counts, collected)),
             _ => Err(SessionError::Panicked("collecting")),
@@ -358,6 +355,7 @@ fn build_service<D: Device>(
         collect: Arc::clone(collect),
         returned: Arc::clone(returned),
         heartbeat: Own::new(memory.word(plan.extension_block.at().offset(heartbeat_at as u64))?),
+        detached: Own::new(memory.word(plan.host_detached())?),
         lane_states: (0..config.shape.lanes()).map(state).collect::<Result<_, _>>()?,
         orders: Arc::clone(orders),
         started,
