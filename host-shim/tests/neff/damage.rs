@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use sluice_core::exec::NrtStatus;
 use sluice_host::neff::{HEADER_BYTES, Neff, Package, ReadOptions, VarKind, Work, models, pack_as};
 
-use crate::real;
+use crate::real_model;
 
 /// The same container unpacked, so that damage gets past the check sums of the compression.
 fn unpacked(gzip: &[u8]) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn containers() -> &'static [Vec<u8>] {
                 all.push(pack_as(name, models::builtin(name).unwrap(), package).unwrap());
             }
         }
-        if let Some(path) = real::path() {
+        if let Some(path) = real_model::path() {
             let gzip = std::fs::read(path).unwrap();
             all.push(unpacked(&gzip));
             all.push(gzip);

@@ -6,7 +6,7 @@ use flate2::{Compression, write::GzEncoder};
 use sluice_core::exec::NrtStatus;
 use sluice_host::neff::{HEADER_BYTES, Neff, NeffError, Package, ReadOptions, models, pack_as};
 
-use crate::real;
+use crate::real_model;
 
 /// A container of version 2 around any payload.
 fn container(payload: &[u8]) -> Vec<u8> {
@@ -117,7 +117,7 @@ fn many_subgraphs_of_one_member_share_one_budget() {
 
 #[test]
 fn unknown_features_of_a_real_model_are_named() {
-    let Some(path) = real::path() else { return };
+    let Some(path) = real_model::path() else { return };
     let original = std::fs::read(path).unwrap();
     for bit in [26, 27, 62, 63] {
         let mut bytes = original.clone();

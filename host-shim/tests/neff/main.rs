@@ -4,3 +4,5 @@ mod command;
 mod damage;
 mod hostile;
 mod real;
+#[path = "../common/real_model.rs"]
+mod real_model;

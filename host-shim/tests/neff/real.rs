@@ -1,33 +1,14 @@
 //! A real compiled model.
-//!
-//! Its path comes from `SLUICE_NEFF`, or it lies in the data folder next to the workspace. Where it is absent these
-//! tests say so and pass, unless `CI=true`.
-
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
 
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::Engine;
 use sluice_host::neff::{CarveOut, Neff, QueueKind, ReadOptions, Target, VarKind, Work};
 
-/// The real model, if this machine has it.
-pub(crate) fn path() -> Option<PathBuf> {
-    let path = std::env::var_os("SLUICE_NEFF")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/matmul_small.neff"));
-    if path.is_file() {
-        return Some(path);
-    }
-    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{} is missing", path.display());
-    // Past the macros, whose output the test harness keeps to itself.
-    let skipped = format!("SKIPPED: {} is missing, set SLUICE_NEFF\n", path.display());
-    std::io::stderr().write_all(skipped.as_bytes()).unwrap();
-    None
-}
+use crate::real_model;
 
 #[test]
 fn real_model_says_what_is_known_of_it() {
-    let Some(path) = path() else { return };
+    let Some(path) = real_model::path() else { return };
     let neff = Neff::open(&path, &ReadOptions { verify_hash: true, ..ReadOptions::default() }).unwrap();
     assert_eq!((neff.header.name.as_str(), neff.header.features), ("file.neff", 0x20_9C00));
     assert_eq!((neff.header.virtual_core_size, neff.header.cores_requested), (2, 1));

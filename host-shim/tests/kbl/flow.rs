@@ -1,0 +1,139 @@
+//! Executions of the built-in models.
+
+use sluice_core::exec::{NrtStatus, Ticket};
+use sluice_core::fmap::Direction;
+use sluice_host::kbl::{LoadOptions, TensorSet, UnitOptions, WaitError};
+use sluice_host::neff::{Neff, ReadOptions, pack};
+
+use crate::bench::{Bench, builtin};
+use crate::expected;
+
+/// Checks the outputs of `gather` for the inputs that were filled in.
+pub(crate) fn check_gather(bench: &Bench, outputs: &TensorSet, a: &[u8], b: &[u8]) {
+    for (name, expected) in ["own0", "own1", "mix"].into_iter().zip(expected::gather(a, b)) {
+        let found = bench.read(outputs, name);
+        let differing = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        assert_eq!((found.len(), differing), (expected.len(), None), "{name}");
+    }
+}
+
+#[test]
+fn gather_moves_every_byte_to_its_place() {
+    let bench = Bench::new(UnitOptions::default());
+    let start = bench.heap.usage();
+    let model = bench.load(&builtin("gather"));
+    let (inputs, outputs) =
+        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    for execution in 0..100 {
+        let a = bench.fill(&inputs, "a", 2 * execution);
+        let b = bench.fill(&inputs, "b", 2 * execution + 1);
+        bench.run(&bench.unit.build(model, &inputs, &outputs).unwrap());
+        check_gather(&bench, &outputs, &a, &b);
+    }
+    let counts = bench.unit.model(model).unwrap().build_counts();
+    assert_eq!((counts.hits, counts.misses, bench.unit.tickets()), (99, 1, 100));
+    drop((inputs, outputs));
+    bench.unit.unload(model, std::time::Duration::from_secs(60)).unwrap();
+    assert_eq!(bench.heap.usage(), start);
+    let usage = bench.end();
+    assert_eq!(usage.free_bytes, usage.total_bytes);
+}
+
+#[test]
+fn pointers_runs_a_thousand_times_on_the_smallest_ring() {
+    let bench = Bench::new(UnitOptions { exec_ring: 64, ..UnitOptions::default() });
+    let model = bench.load(&builtin("pointers"));
+    let (inputs, outputs) =
+        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+    for execution in 0..1000 {
+        let (x, y) = (bench.fill(&inputs, "x", execution), bench.fill(&inputs, "y", !execution));
+        bench.run(&built);
+        assert_eq!(bench.read(&outputs, "z"), expected::pointers(&x, &y), "execution {execution}");
+    }
+    assert_eq!(bench.unit.tickets(), 1000);
+}
+
+#[test]
+fn executions_queue_up_and_end_in_order() {
+    let bench = Bench::new(UnitOptions { depth: 16, ..UnitOptions::default() });
+    let model = bench.load(&builtin("gather"));
+    let (inputs, outputs) =
+        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let (a, b) = (bench.fill(&inputs, "a", 1), bench.fill(&inputs, "b", 2));
+    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+    for round in 0..10 {
+        let staged: Vec<_> = (0..16).map(|_| bench.unit.stage(&built).unwrap()).collect();
+        assert_eq!(bench.unit.stage(&built).unwrap_err().status(), NrtStatus::QUEUE_FULL);
+        let running: Vec<_> = staged.into_iter().map(|staged| staged.kickoff().unwrap()).collect();
+        let mut last_end = 0;
+        for (place, running) in running.into_iter().enumerate() {
+            let outcome = running.wait().unwrap();
+            assert_eq!(outcome.ticket, Ticket(16 * round + place as u64));
+            for tpb in &outcome.tpbs {
+                assert!(tpb.engines.iter().all(|times| times.start_cycles <= times.end_cycles));
+            }
+            let ends = outcome.tpbs[0].engines.iter().filter_map(|times| times.end_cycles);
+            let end = ends.max().unwrap();
+            assert!(end > last_end);
+            last_end = end;
+        }
+    }
+    check_gather(&bench, &outputs, &a, &b);
+}
+
+#[test]
+fn threads_share_a_unit() {
+    let bench = Bench::new(UnitOptions { depth: 4, ..UnitOptions::default() });
+    let models = [bench.load(&builtin("pointers")), bench.load(&builtin("pointers"))];
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (bench, model) = (&bench, models[thread as usize % 2]);
+            scope.spawn(move || {
+                let inputs = bench.tensors(model, Direction::Input);
+                let outputs = bench.tensors(model, Direction::Output);
+                for execution in 0..50 {
+                    let x = bench.fill(&inputs, "x", thread << 32 | execution);
+                    let y = bench.fill(&inputs, "y", thread << 32 | execution | 1 << 31);
+                    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+                    bench.unit.stage(&built).unwrap().kickoff().unwrap().wait().unwrap();
+                    assert_eq!(bench.read(&outputs, "z"), expected::pointers(&x, &y));
+                }
+            });
+        }
+    });
+    assert_eq!(bench.unit.tickets(), 200);
+}
+
+#[test]
+fn a_wait_that_can_not_end_times_out_and_names_the_engine() {
+    let text = r#"
+[model]
+name = "stuck"
+target = "cayman"
+
+[[tpb]]
+var = [
+  { name = "x", type = "input", size = 64 },
+  { name = "y", type = "output", size = 64 },
+]
+queue = [{ name = "q", type = "in", owner = "dve", semaphore = 1 }]
+
+[[tpb.block]]
+queue = "q"
+wait = [{ semaphore = 7, at_least = 1 }]
+copy = [{ from = "x", to = "y", bytes = 64 }]
+"#;
+    let bench = Bench::new(UnitOptions::default());
+    let neff = Neff::parse("stuck", &pack("stuck", text).unwrap(), &ReadOptions::default()).unwrap();
+    let options = LoadOptions { timeout_seconds: 1, ..LoadOptions::default() };
+    let model = bench.unit.load(&neff, &options).unwrap();
+    let (inputs, outputs) =
+        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+    let error = bench.unit.stage(&built).unwrap().kickoff().unwrap().wait().unwrap_err();
+    assert_eq!(error.status(), NrtStatus::TIMEOUT);
+    assert!(matches!(error, WaitError::Timeout(_)));
+    let text = error.to_string();
+    assert!(text.contains("TPB 0, engine DVE in END_PENDING, last notification sub-type 2, id 0"), "{text}");
+}

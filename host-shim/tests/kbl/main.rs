@@ -1,0 +1,10 @@
+//! Models on the simulated device, from load to removal: what they write is compared byte for byte with what the host
+//! computes on its own.
+
+mod bench;
+mod expected;
+mod flow;
+mod opaque;
+#[path = "../common/real_model.rs"]
+mod real_model;
+mod rebind;
