@@ -15,7 +15,7 @@
 //!
 //! Everything that a build allocates has an owner from its first byte; a build that fails half-way leaves nothing behind.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use sluice_core::dma::{Placement, RxDesc, SwapEncoder, TxDesc};
@@ -28,7 +28,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::contract::{Bindings, Offender, Sets};
 use super::image::{Patched, TpbImage};
-use super::model::Model;
+use super::model::{Model, Wanted};
 use super::registry::{ModelHandle, RegistryError};
 use super::ring::{BuildFault, Ring};
 use super::set::{SetKey, Snapshot, TensorSet};
@@ -216,15 +216,36 @@ impl Built {
         self.hit
     }
 
-    /// Where the tensors lie, in the order of [`Model::wants`].
-    pub fn places(&self) -> impl Iterator<Item = Placement> + '_ {
-        self.data.tpbs.iter().flat_map(|build| build.bindings.places().iter().copied())
-    }
-
     /// Tensors of the sets that the model does not name, by direction and name. They are accepted and not used.
     pub fn extra_tensors(&self) -> &[(Direction, String)] {
         &self.data.extra
     }
+}
+
+/// An input or output of a model, bound.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bound {
+    /// What the model wants, as in [`Model::names`].
+    pub wanted: Wanted,
+    /// Where the tensor begins.
+    pub at: DevAddr,
+    /// Its length, which may be more than wanted.
+    pub size_bytes: u64,
+}
+
+/// Every name that `build` binds, once: inputs, then outputs.
+pub(super) fn bound(model: &Model, build: &BuildData) -> Vec<Bound> {
+    let places = build.tpbs.iter().flat_map(|build| build.bindings.places());
+    let mut by_name: HashMap<(Direction, String), Placement> = HashMap::new();
+    for (wanted, place) in model.wants().zip(places) {
+        by_name.entry((wanted.direction, wanted.name)).or_insert(*place);
+    }
+    let names = [Direction::Input, Direction::Output].into_iter().flat_map(|side| model.names(side));
+    let bound = names.filter_map(|wanted| {
+        let place = by_name.get(&(wanted.direction, wanted.name.clone()))?;
+        Some(Bound { wanted, at: place.base, size_bytes: place.size_bytes })
+    });
+    bound.collect()
 }
 
 /// One word, or one address, that an execution writes before its programs start.

@@ -73,7 +73,7 @@ mod tpb;
 mod unit;
 mod work;
 
-pub use build::{BuildError, Built, PatchedSlot};
+pub use build::{Bound, BuildError, Built, PatchedSlot};
 pub use contract::{Found, Offender};
 pub use error::LoadError;
 pub use execution::{KickoffError, Running, Staged, Timeout, WaitError};

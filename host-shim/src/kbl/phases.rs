@@ -64,23 +64,24 @@ pub struct PhaseLog {
     kept: Mutex<Kept>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
     spans: Vec<Span>,
     omitted: u64,
 }
 
 impl PhaseLog {
-    /// An empty log that keeps at most `capacity` spans and counts the rest.
+    /// An empty log that keeps at most `capacity` spans, for which it takes memory now, and counts the rest.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, kept: Mutex::default() }
+        let kept = Kept { spans: Vec::with_capacity(capacity), omitted: 0 };
+        Self { capacity, kept: Mutex::new(kept) }
     }
 
     /// Takes the spans kept since the last call, in order of their ends, and the number of those that were not kept.
     pub fn take(&self) -> (Vec<Span>, u64) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let Kept { spans, omitted } = std::mem::take(&mut *kept);
-        (spans, omitted)
+        // The room stays, so that recording never allocates.
+        (kept.spans.drain(..).collect(), std::mem::take(&mut kept.omitted))
     }
 
     /// Starts a step.

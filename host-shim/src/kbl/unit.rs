@@ -18,7 +18,7 @@ use sluice_core::mem::Clock;
 use sluice_core::mmio::{OutsideWindow, TpbId, TpbRegisters};
 
 use super::batch::MAX_BATCH_PAIRS;
-use super::build::{self, BuildError, Built, PatchedSlot};
+use super::build::{self, Bound, BuildError, Built, PatchedSlot};
 use super::error::LoadError;
 use super::execution::{Patience, Staged};
 use super::line::{DeviceError, Line, MAX_DEPTH, StageError};
@@ -305,6 +305,15 @@ impl<D: Device> Unit<D> {
         let built = Built::new((model, &held), inputs, outputs, &**device, heap)?;
         span.end(None);
         Ok(built)
+    }
+
+    /// What is bound to each name: inputs, then outputs.
+    ///
+    /// # Errors
+    /// The model is gone.
+    pub fn bound(&self, built: &Built) -> Result<Vec<Bound>, RegistryError> {
+        let model = self.shared.models.acquire(built.model, Holder::Query)?;
+        Ok(build::bound(&model, &built.data))
     }
 
     /// Every pointer cell, pointer-table row and queue base register that executions of `built` write, with its value: what

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use sluice_core::fmap::Direction;
+use sluice_host::device::Device;
 use sluice_host::device::heap::{Heap, HeapUsage};
 use sluice_host::device::sim::{SimConfig, SimDevice};
-use sluice_host::device::Device;
 use sluice_host::kbl::{Built, LoadOptions, ModelHandle, Tensor, TensorSet, Unit, UnitOptions};
 use sluice_host::neff::{Neff, ReadOptions, models, pack};
 

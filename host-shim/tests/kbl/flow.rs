@@ -22,8 +22,7 @@ fn gather_moves_every_byte_to_its_place() {
     let bench = Bench::new(UnitOptions::default());
     let start = bench.heap.usage();
     let model = bench.load(&builtin("gather"));
-    let (inputs, outputs) =
-        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
     for execution in 0..100 {
         let a = bench.fill(&inputs, "a", 2 * execution);
         let b = bench.fill(&inputs, "b", 2 * execution + 1);
@@ -43,8 +42,7 @@ fn gather_moves_every_byte_to_its_place() {
 fn pointers_runs_a_thousand_times_on_the_smallest_ring() {
     let bench = Bench::new(UnitOptions { exec_ring: 64, ..UnitOptions::default() });
     let model = bench.load(&builtin("pointers"));
-    let (inputs, outputs) =
-        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
     let built = bench.unit.build(model, &inputs, &outputs).unwrap();
     for execution in 0..1000 {
         let (x, y) = (bench.fill(&inputs, "x", execution), bench.fill(&inputs, "y", !execution));
@@ -58,8 +56,7 @@ fn pointers_runs_a_thousand_times_on_the_smallest_ring() {
 fn executions_queue_up_and_end_in_order() {
     let bench = Bench::new(UnitOptions { depth: 16, ..UnitOptions::default() });
     let model = bench.load(&builtin("gather"));
-    let (inputs, outputs) =
-        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
     let (a, b) = (bench.fill(&inputs, "a", 1), bench.fill(&inputs, "b", 2));
     let built = bench.unit.build(model, &inputs, &outputs).unwrap();
     for round in 0..10 {
@@ -128,8 +125,7 @@ copy = [{ from = "x", to = "y", bytes = 64 }]
     let neff = Neff::parse("stuck", &pack("stuck", text).unwrap(), &ReadOptions::default()).unwrap();
     let options = LoadOptions { timeout_seconds: 1, ..LoadOptions::default() };
     let model = bench.unit.load(&neff, &options).unwrap();
-    let (inputs, outputs) =
-        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
     let built = bench.unit.build(model, &inputs, &outputs).unwrap();
     let error = bench.unit.stage(&built).unwrap().kickoff().unwrap().wait().unwrap_err();
     assert_eq!(error.status(), NrtStatus::TIMEOUT);

@@ -33,7 +33,8 @@ fn tensors_bound_anew_at_random_are_used_from_the_next_execution_on() {
         let moved = execution == 0 || dice.roll(3) > 0;
         if moved {
             let first = dice.roll(12) as usize;
-            bound = [first, (first + 1 + dice.roll(5) as usize) % 12, (first + 6 + dice.roll(6) as usize) % 12];
+            bound =
+                [first, (first + 1 + dice.roll(5) as usize) % 12, (first + 6 + dice.roll(6) as usize) % 12];
             inputs.add("x", slices[bound[0]].clone()).unwrap();
             inputs.add("y", slices[bound[1]].clone()).unwrap();
             outputs.add("z", slices[bound[2]].clone()).unwrap();
@@ -44,7 +45,11 @@ fn tensors_bound_anew_at_random_are_used_from_the_next_execution_on() {
         assert_eq!(built.was_hit(), !moved);
         bench.run(&built);
         let z = bench.read(&outputs, "z");
-        assert_eq!(z[..12_288], expected::pointers(&x[..8192], &y[..4096]), "execution {execution}: {bound:?}");
+        assert_eq!(
+            z[..12_288],
+            expected::pointers(&x[..8192], &y[..4096]),
+            "execution {execution}: {bound:?}"
+        );
     }
     assert_eq!(bench.unit.model(model).unwrap().build_counts().misses, misses);
 }
@@ -98,8 +103,7 @@ fn an_output_becomes_the_next_input() {
 fn an_attached_tensor_is_used_without_touching_its_sets() {
     let bench = Bench::new(UnitOptions::default());
     let model = bench.load(&builtin("pointers"));
-    let (inputs, outputs) =
-        (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
     let (x, y) = (bench.fill(&inputs, "x", 1), bench.fill(&inputs, "y", 2));
     bench.run(&bench.unit.build(model, &inputs, &outputs).unwrap());
     assert_eq!(bench.read(&outputs, "z"), expected::pointers(&x, &y));

@@ -4,7 +4,7 @@ use sluice_core::exec::{ExecRequest, NrtStatus, Ticket};
 use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
-use super::super::mock::{Bench, model, tensors, value_of};
+use super::super::mock::{Bench, MockDevice, model, read, tensors, value_of};
 use super::*;
 
 #[test]
@@ -142,6 +142,37 @@ fn phases_and_tickets_hold_over_ten_thousand_executions_on_the_smallest_ring() {
         tpb.run(ordinal);
         assert_eq!(running.wait().unwrap().ticket, Ticket(u64::from(ordinal)));
     }
+}
+
+/// A model without queues and with `pointers` pointer cells.
+fn bare(pointers: usize) -> String {
+    let cells: String = (0..pointers)
+        .map(|cell| format!("  {{ name = \"p{cell}\", type = \"pointer\", to = \"y\" }},\n"))
+        .collect();
+    let tensor = "{ name = \"y\", type = \"output\", size = 64 }";
+    format!("[model]\nname = \"bare\"\ntarget = \"sunda\"\n[[tpb]]\nvar = [\n  {tensor},\n{cells}]\n")
+}
+
+#[test]
+fn batches_fit_the_smallest_ring_to_the_last_slot() {
+    // The prologue and its queue's bases take 12 pairs; a ring of 32 has room for 16.
+    for pointers in 0..=4 {
+        let options = UnitOptions { exec_ring: 32, ..small() };
+        let bench = Bench::with(&read("bare", &bare(pointers)), options, 30);
+        let (built, tpb) = (bench.built(), bench.device.tpb(0));
+        for ordinal in 0..100 {
+            let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+            assert_eq!(tpb.posted(), (ordinal + 1) * (12 + pointers as u32));
+            assert_eq!(bench.unit.stage(&built).unwrap_err().status(), NrtStatus::QUEUE_FULL);
+            tpb.run(ordinal);
+            running.wait().unwrap();
+        }
+    }
+    let device = MockDevice::new(1);
+    let heap = device.heap();
+    let unit = Unit::open(device, heap, UnitOptions { exec_ring: 32, ..small() }).unwrap();
+    let error = unit.load(&read("bare", &bare(5)), &LoadOptions::default()).unwrap_err();
+    assert_eq!(error, LoadError::BatchTooLarge { pairs: 17, limit: 16 });
 }
 
 #[test]

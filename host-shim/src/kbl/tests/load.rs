@@ -205,7 +205,10 @@ fn an_unchanged_set_hits_and_every_change_misses() {
     let moved = bench.built();
     assert!(!moved.was_hit());
     assert!(rings(&bench) > rings_before);
-    assert_eq!(moved.places().next().unwrap().base, other.at());
+    let bound = bench.unit.bound(&moved).unwrap();
+    let names: Vec<_> = bound.iter().map(|bound| (&*bound.wanted.name, bound.wanted.var.0)).collect();
+    assert_eq!(names, [("x", 0), ("y", 1), ("z", 2)]);
+    assert_eq!((bound[0].at, bound[0].size_bytes), (other.at(), 8192));
 
     // Another set, although it holds the same tensors.
     let mut again = TensorSet::with_capacity(4);
