@@ -58,6 +58,12 @@ impl View {
         self.storage.block.heap()
     }
 
+    /// Whether both are the same bytes of the same storage.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.storage, &other.storage)
+            && (self.offset_bytes, self.size_bytes) == (other.offset_bytes, other.size_bytes)
+    }
+
     fn part(&self, offset_bytes: u64, size_bytes: u64) -> Result<Self, TensorError> {
         let inside = offset_bytes.checked_add(size_bytes).is_some_and(|end| end <= self.size_bytes);
         if !inside || size_bytes == 0 {
@@ -116,8 +122,8 @@ impl Tensor {
         Ok(Self::of(self.view().part(offset_bytes, size_bytes)?))
     }
 
-    /// Moves this tensor, and with it every clone and every set that holds one, onto the bytes of `other`. Executions
-    /// that were built before keep the old bytes until they end.
+    /// Moves this tensor, and with it every clone and every set that holds one, onto the bytes of `other`. The old bytes
+    /// stay for executions that were built with them until these end, and for a set until it is next built with.
     pub fn attach(&self, other: &Self) {
         let view = other.view();
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;

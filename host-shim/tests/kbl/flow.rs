@@ -2,6 +2,7 @@
 
 use sluice_core::exec::{NrtStatus, Ticket};
 use sluice_core::fmap::Direction;
+use sluice_core::mmio::Engine;
 use sluice_host::kbl::{LoadOptions, TensorSet, UnitOptions, WaitError};
 use sluice_host::neff::{Neff, ReadOptions, pack};
 
@@ -118,11 +119,15 @@ queue = [{ name = "q", type = "in", owner = "dve", semaphore = 1 }]
 
 [[tpb.block]]
 queue = "q"
-wait = [{ semaphore = 7, at_least = 1 }]
 copy = [{ from = "x", to = "y", bytes = 64 }]
 "#;
     let bench = Bench::new(UnitOptions::default());
-    let neff = Neff::parse("stuck", &pack("stuck", text).unwrap(), &ReadOptions::default()).unwrap();
+    let mut neff = Neff::parse("stuck", &pack("stuck", text).unwrap(), &ReadOptions::default()).unwrap();
+    // A container that waits for what never comes is not read, so the wait is put in afterwards: one, for semaphore 7 to
+    // reach 1.
+    let program = &mut neff.programs[0].engines[Engine::Dve.index()].instructions;
+    program[12] = 1;
+    program[16..24].copy_from_slice(&[7, 0, 0, 0, 1, 0, 0, 0]);
     let options = LoadOptions { timeout_seconds: 1, ..LoadOptions::default() };
     let model = bench.unit.load(&neff, &options).unwrap();
     let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
