@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use core::mem::size_of;
 
 use serde::{Deserialize, Serialize};
-use sluice_core::layout::PoolKind;
+use sluice_core::layout::{PoolKind, SubsystemId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::report::Report;
@@ -72,6 +72,12 @@ named_number! {
         ARGS_DUMP = 3, "args_dump";
         /// Occupancy per scope.
         SCOPE_STATS = 4, "scope_stats";
+    }
+}
+
+impl From<SubsystemId> for Subsystem {
+    fn from(subsystem: SubsystemId) -> Self {
+        Self(subsystem.index() as u32)
     }
 }
 
@@ -182,8 +188,8 @@ pub struct FreezeEvent {
     pub gate: Gate,
     /// The lane whose signal opened it, [`NO_LANE`] when that is not known.
     pub opened_by: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Lanes that stood at a gate at the release.
+    pub lanes_parked: u32,
     /// Host monotonic ns.
     pub opened_ns: u64,
     /// Host monotonic ns.
@@ -219,6 +225,14 @@ impl Phase {
             padded[i] = bytes[i];
             i += 1;
         }
+        Self(padded)
+    }
+
+    /// A phase of that name, or of as much of it as fits.
+    pub fn named(name: &str) -> Self {
+        let mut padded = [0; Self::MAX_BYTES];
+        let bytes = &name.as_bytes()[..name.len().min(Self::MAX_BYTES)];
+        padded[..bytes.len()].copy_from_slice(bytes);
         Self(padded)
     }
 
@@ -432,6 +446,9 @@ mod tests {
         for &subsystem in Subsystem::KNOWN {
             assert_eq!(Subsystem::named(subsystem.name().unwrap()), Some(subsystem));
         }
+        for subsystem in SubsystemId::ALL {
+            assert_eq!(Subsystem::from(subsystem).name(), Some(subsystem.name()));
+        }
         assert_eq!(Subsystem(9).to_string(), "unknown(9)");
         assert_eq!(LossCause::named("core_busy"), Some(LossCause::CORE_BUSY));
         assert_eq!(Gate::named("tq"), None);
@@ -442,6 +459,7 @@ mod tests {
         assert_eq!(Phase::new("wait").name(), "wait");
         let full = "x".repeat(Phase::MAX_BYTES);
         assert_eq!(Phase::new(&full).name(), full);
+        assert_eq!(Phase::named(&format!("{full}y")), Phase::new(&full));
         assert_eq!(Phase([0xff; 28]).name().chars().next(), Some('\u{fffd}'));
     }
 

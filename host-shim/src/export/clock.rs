@@ -57,6 +57,12 @@ impl DeviceTime {
         (from_ns + self.duration_ns(i128::from(cycles) - from_cycles)).clamp(0, MAX_NS) as u64
     }
 
+    /// Host time of a reading of the device counter that is given in nanoseconds since it was 0.
+    pub fn ns_of_device_ns(&self, device_ns: u64) -> u64 {
+        let cycles = u128::from(device_ns) * u128::from(self.clock_hz) / 1_000_000_000;
+        self.ns(u64::try_from(cycles).unwrap_or(u64::MAX))
+    }
+
     /// Whether the device's time is tied to the host's.
     pub fn is_aligned(&self) -> bool {
         self.anchor.is_some()
@@ -114,6 +120,7 @@ mod tests {
         let time = fit(50_000_000, &pairs);
         assert_eq!(time.ns(2000), 520_040);
         assert_eq!((time.ns(1999), time.ns(2001)), (520_020, 520_060));
+        assert_eq!(time.ns_of_device_ns(2001 * 20), 520_060);
         assert_eq!(time.error_bound_ns(), 140 + 20);
         assert!(time.method().ends_with("agree to +-160 ns"), "{}", time.method());
     }

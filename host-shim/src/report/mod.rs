@@ -98,6 +98,8 @@ pub struct Verified {
     pub outputs: u64,
     /// Pointers, table rows and queue bases read back and compared.
     pub swaps: u64,
+    /// Records of the capture compared with the set that the model has to give.
+    pub records: u64,
 }
 
 /// Figures of the compute-resource build.
@@ -120,15 +122,15 @@ pub struct Kbl {
 pub struct Dfx {
     /// Attempts to record, by the device's account.
     pub produced: u64,
-    /// Records in the capture.
+    /// Records that reached the capture.
     pub collected: u64,
     /// Records lost, all causes.
     pub dropped: u64,
     /// Records lost, by cause.
     pub lost: Lost,
-    /// Buffers in the capture.
+    /// Buffers that go round, over all pools.
     pub buffers: u64,
-    /// Buffer switches on the device.
+    /// Buffers that the device handed over.
     pub switches: u64,
     /// How close it came.
     pub high_water: HighWater,

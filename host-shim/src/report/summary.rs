@@ -62,7 +62,7 @@ impl Page<'_> {
                 f,
                 "",
                 format_args!(
-                    "{} moved their bytes; {} opaque: took time, moved nothing",
+                    "{} moved bytes, {} of programs that cannot be interpreted took time and moved nothing",
                     Many(model.items_executed, "work item", "work items"),
                     Count(model.items_opaque)
                 ),
@@ -113,6 +113,16 @@ impl Page<'_> {
                     right(report.swaps_verified)
                 ),
             )?;
+            if verified.records > 0 {
+                line(
+                    f,
+                    "",
+                    format_args!(
+                        "{} compared with the set that the model has to give",
+                        Many(verified.records, "record", "records")
+                    ),
+                )?;
+            }
             line(
                 f,
                 "bindings",
@@ -231,7 +241,7 @@ mod tests {
                 items_executed: 6_000,
                 items_opaque: 0,
             },
-            verified: Verified { output_bytes: 64 << 20, outputs: 1_000, swaps: 12_000 },
+            verified: Verified { output_bytes: 64 << 20, outputs: 1_000, swaps: 12_000, records: 18_000 },
             kbl: Kbl { build_hits: 999, build_misses: 1, tickets: 1_000, timeouts: 0 },
             dfx: [("swimlane".to_owned(), dfx)].into(),
             ..Report::default()
@@ -244,12 +254,13 @@ mod tests {
         let expected = "\
 gather on sim a2a3, gate scope all, run 000000000beef
 executed    1,000 executions on 2 subgraphs in 1.84 s
-            6,000 work items moved their bytes; 0 opaque: took time, moved nothing
+            6,000 work items moved bytes, 0 of programs that cannot be interpreted took time and moved nothing
 inputs      a             4.0 KiB  variable 0   at 0x1000
             long name     2.0 MiB  variable 12  at 0x2000
 outputs     out             100 B  variable 2   at 0x9000
 verified    1,000 outputs compared byte for byte (64.0 MiB): right
             12,000 pointers, rows and queue bases read back from the device: right
+            18,000 records compared with the set that the model has to give
 bindings    999 builds from cache, 1 build anew, 1,000 tickets, 0 timeouts
 records                        produced      collected       lost   buffers  switches  freezes rq/fq
             swimlane             18,000         18,000          0        20        17            0/0

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | task, per core | one per work item and execution | dispatch token 1, 2, … n |
 //! | scheduler phase, per lane | one dispatch and one complete per item of the lane's cores | kind |
-//! | orchestrator phase, of the lane that runs the sequencers | one per execution and TPB | task id `tpb << 32 \| execution` |
+//! | orchestrator phase, of the lane that runs the sequencers | one per execution and TPB | task id `tpb << 32 \| execution`, submit number of the TPB |
 
 use std::io::{self, Read, Seek};
 
@@ -102,8 +102,8 @@ struct Ledger {
     tasks: Vec<(u32, Once)>,
     /// By lane: dispatches and completes expected and met.
     phases: Vec<Phases>,
-    submits: Vec<Once>,
-    submit_numbers: Once,
+    /// By TPB: executions, and submit numbers.
+    submits: Vec<[Once; 2]>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -154,8 +154,7 @@ impl ExpectedRecords {
                 .map(|core| (core.core, Once::new(core.items * self.executions)))
                 .collect(),
             phases,
-            submits: (0..self.tpbs).map(|_| Once::new(self.executions)).collect(),
-            submit_numbers: Once::new(self.executions * u64::from(self.tpbs)),
+            submits: (0..self.tpbs).map(|_| [(); 2].map(|()| Once::new(self.executions))).collect(),
         }
     }
 }
@@ -200,18 +199,17 @@ impl Ledger {
                 }
                 for record in Items::<AicpuOrchPhaseRecord>::new(records) {
                     let (tpb, execution) = (record.task_id >> 32, record.task_id & u64::from(u32::MAX));
-                    let submits = self.submits.get_mut(tpb as usize);
-                    if !submits.is_some_and(|submits| submits.meet(execution)) {
+                    let number = record.submit_idx;
+                    let Some([executions, numbers]) = self.submits.get_mut(tpb as usize) else {
+                        check.find(|| format!("{pool}: a submit of TPB {tpb}, which has no program"));
+                        continue;
+                    };
+                    if !executions.meet(execution) || !numbers.meet(number.into()) {
                         check.find(|| {
                             format!(
-                                "{pool}: execution {execution} of TPB {tpb} is not expected, or here again"
+                                "{pool}: execution {execution}, submit {number} of TPB {tpb} is not expected, \
+                                 or here again"
                             )
-                        });
-                    }
-                    if !self.submit_numbers.meet(record.submit_idx.into()) {
-                        let number = record.submit_idx;
-                        check.find(|| {
-                            format!("{pool}: submit number {number} is not expected, or here again")
                         });
                     }
                 }
@@ -229,8 +227,8 @@ impl Ledger {
         for (core, tasks) in &self.tasks {
             missing(format!("tasks of core {core}"), tasks.count, tasks.missing());
         }
-        for (tpb, submits) in self.submits.iter().enumerate() {
-            missing(format!("submits of TPB {tpb}"), submits.count, submits.missing());
+        for (tpb, [executions, _]) in self.submits.iter().enumerate() {
+            missing(format!("submits of TPB {tpb}"), executions.count, executions.missing());
         }
         for (lane, phases) in self.phases.iter().enumerate() {
             let Phases { expected, dispatches, completes } = *phases;
@@ -309,7 +307,7 @@ mod tests {
             Self {
                 tasks: (1..=6).map(|t| (0, task(t))).chain((1..=3).map(|t| (7, task(t)))).collect(),
                 phases: both(0, 6).chain(both(1, 3)).collect(),
-                submits: (0..6).map(|i| (0, submit(u64::from(i) % 2, u64::from(i) / 2, i))).collect(),
+                submits: (0..6).map(|i| (0, submit(u64::from(i % 2), u64::from(i / 2), i / 2))).collect(),
             }
         }
 
@@ -389,7 +387,7 @@ mod tests {
         );
         assert_eq!(
             says(|run| run.submits[5].1.task_id = 1 << 32 | 3),
-            "swimlane/orch_phase[0]: execution 3 of TPB 1 is not expected, or here again; \
+            "swimlane/orch_phase[0]: execution 3, submit 2 of TPB 1 is not expected, or here again; \
              submits of TPB 1: 1 of 3 records are not there"
         );
     }

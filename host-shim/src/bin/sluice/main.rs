@@ -3,9 +3,14 @@
 mod check;
 mod export;
 mod inspect;
+mod interrupt;
+mod options;
 mod output;
 mod pack;
+mod recording;
 mod report;
+mod run;
+mod stress;
 
 use std::process::ExitCode;
 
@@ -25,6 +30,8 @@ enum Command {
     Inspect(inspect::Args),
     Pack(pack::Args),
     Report(report::Args),
+    Run(run::Args),
+    Stress(stress::Args),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +41,8 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Stress(args) => stress::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("sluice: {error:#}");

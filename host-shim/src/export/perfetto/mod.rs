@@ -137,6 +137,7 @@ fn show_freeze<W: Write>(trace: &mut TraceWriter<W>, freeze: &FreezeEvent) -> io
     let arguments = [
         Some(("gate", freeze.gate.name().unwrap_or("unknown").into())),
         opened_by,
+        Some(("lanes_parked", freeze.lanes_parked.into())),
         Some(("duration_ns", freeze.released_ns.saturating_sub(freeze.opened_ns).into())),
     ];
     let name = match freeze.gate {

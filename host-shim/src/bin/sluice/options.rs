@@ -1,0 +1,210 @@
+//! Options that several commands share, and what they stand for.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use sluice_core::layout::{ArchId, PoolKind, Shape, SubsystemId, swimlane};
+use sluice_host::dfx::keeper::GateScope;
+use sluice_host::dfx::{BufferCounts, SwimlaneConfig};
+
+/// Where a run takes place and how it is recorded.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Recording {
+    /// Device to run on
+    #[arg(long, default_value = "sim")]
+    pub(crate) device: DeviceName,
+    /// Architecture whose wire contract and counter the device has: a2a3 or a5
+    #[arg(long, default_value = "a2a3")]
+    pub(crate) arch: ArchId,
+    /// Lanes (AICPU threads) of the device
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub(crate) lanes: u32,
+    /// Subsystems that record: all, or a list with commas; none with an empty one
+    #[arg(long, default_value = "all", value_name = "LIST")]
+    pub(crate) dfx: Subsystems,
+    /// Buffers per pool: one number for every kind, or a list of KIND=N
+    #[arg(long, value_name = "N|KIND=N,...")]
+    pub(crate) buffers: Option<Buffers>,
+    /// Lanes that a starving lane stops
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) gate_scope: Scope,
+    /// How the host reaches device memory
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) transport: Transport,
+    /// Folder for report.json, capture.slc and trace.pftrace
+    #[arg(long, default_value = "target/sluice/latest", value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Recording {
+    /// The swimlane session, or `None` when nothing is to record.
+    pub(crate) fn swimlane(&self, cores: u32, run_id: u64) -> anyhow::Result<Option<SwimlaneConfig>> {
+        let shape = Shape::new(self.arch, self.lanes, cores)?;
+        let buffers = match &self.buffers {
+            Some(buffers) => buffers.counts(BufferCounts::suggested(&swimlane::region(shape))),
+            None => BufferCounts::suggested(&swimlane::region(shape)),
+        };
+        let scope = match self.gate_scope {
+            Scope::All => GateScope::All,
+            Scope::Lane => GateScope::Lane,
+        };
+        let config = SwimlaneConfig { buffers, scope, run_id, ..SwimlaneConfig::new(shape) };
+        Ok(self.dfx.0.contains(&SubsystemId::Swimlane).then_some(config))
+    }
+}
+
+/// A device that this command has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DeviceName {
+    /// Threads of this process.
+    Sim,
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sim" => Ok(Self::Sim),
+            _ => Err(format!("this build has no device `{text}`, only `sim`")),
+        }
+    }
+}
+
+/// Subsystems to record, in the order of reports.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Subsystems(pub(crate) Vec<SubsystemId>);
+
+impl FromStr for Subsystems {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        /// What this build records.
+        const BUILT: [SubsystemId; 1] = [SubsystemId::Swimlane];
+        let mut named = Vec::new();
+        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            match name {
+                "all" => named.extend(BUILT),
+                _ => {
+                    let subsystem: SubsystemId =
+                        name.parse().map_err(|error| format!("`{name}`: {error}, or all"))?;
+                    if !BUILT.contains(&subsystem) {
+                        return Err(format!("`{subsystem}` is not recorded by this build, only swimlane is"));
+                    }
+                    named.push(subsystem);
+                }
+            }
+        }
+        named.sort();
+        named.dedup();
+        Ok(Self(named))
+    }
+}
+
+/// Buffers per pool, for all kinds or some.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Buffers {
+    /// The same number everywhere.
+    Uniform(u32),
+    /// Another number for some kinds.
+    ByKind(Vec<(PoolKind, u32)>),
+}
+
+impl Buffers {
+    fn counts(&self, suggested: BufferCounts) -> BufferCounts {
+        match self {
+            Self::Uniform(buffers) => BufferCounts::uniform(*buffers),
+            Self::ByKind(kinds) => {
+                kinds.iter().fold(suggested, |counts, &(kind, buffers)| counts.with(kind, buffers))
+            }
+        }
+    }
+}
+
+impl FromStr for Buffers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        /// More is no number of buffers that a person means.
+        const MOST: u32 = 1 << 16;
+        let number = |text: &str| match text.parse() {
+            Ok(buffers @ 1..=MOST) => Ok(buffers),
+            _ => Err(format!("need 1 to {MOST} buffers per pool, got `{text}`")),
+        };
+        if !text.contains('=') {
+            return number(text).map(Self::Uniform);
+        }
+        let kind = |part: &str| {
+            let (name, buffers) =
+                part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form KIND=N"))?;
+            let kind = PoolKind::KNOWN.iter().copied().find(|kind| kind.name() == Some(name));
+            let kind = kind.ok_or_else(|| {
+                let known: Vec<_> = PoolKind::KNOWN.iter().filter_map(|kind| kind.name()).collect();
+                format!("no kind of pool is named `{name}`, known are {}", known.join(", "))
+            })?;
+            Ok((kind, number(buffers)?))
+        };
+        text.split(',').map(kind).collect::<Result<_, String>>().map(Self::ByKind)
+    }
+}
+
+/// Whom a starving lane stops.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, clap::ValueEnum)]
+pub(crate) enum Scope {
+    /// All lanes stop at a gate until everyone is served
+    #[default]
+    All,
+    /// Only the starving lane waits
+    Lane,
+}
+
+impl Scope {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Lane => "lane",
+        }
+    }
+}
+
+/// How the host reaches device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, clap::ValueEnum)]
+pub(crate) enum Transport {
+    /// Both sides map the same memory
+    #[default]
+    Shared,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_one_number_or_a_number_per_kind() {
+        assert_eq!("3".parse(), Ok(Buffers::Uniform(3)));
+        let kinds = vec![(PoolKind::AICPU_TASK, 2), (PoolKind::SCHED_PHASE, 1)];
+        assert_eq!("aicpu_task=2,sched_phase=1".parse(), Ok(Buffers::ByKind(kinds)));
+        let refused = |text: &str| text.parse::<Buffers>().unwrap_err();
+        assert_eq!(refused("0"), "need 1 to 65536 buffers per pool, got `0`");
+        assert_eq!(refused("aicpu_task=x"), "need 1 to 65536 buffers per pool, got `x`");
+        assert!(refused("tasks=1").starts_with("no kind of pool is named `tasks`, known are aicpu_task, "));
+        assert_eq!(refused("aicpu_task=1,2"), "`2` is not of the form KIND=N");
+    }
+
+    #[test]
+    fn subsystems_are_named_once_each() {
+        let swimlane = Subsystems(vec![SubsystemId::Swimlane]);
+        for text in ["all", "swimlane", "l2_swimlane", "swimlane, all"] {
+            assert_eq!(text.parse().as_ref(), Ok(&swimlane), "{text}");
+        }
+        assert_eq!("".parse(), Ok(Subsystems(vec![])));
+        assert_eq!(
+            "swimlane,pmu".parse::<Subsystems>().unwrap_err(),
+            "`pmu` is not recorded by this build, only swimlane is"
+        );
+        assert!("lanes".parse::<Subsystems>().unwrap_err().starts_with("`lanes`: unknown subsystem"));
+    }
+}

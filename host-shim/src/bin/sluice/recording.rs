@@ -1,0 +1,271 @@
+//! What `run` and `stress` have in common: a capture that fills while a session records, and its end.
+//!
+//! ```text
+//!  folder proven writable ─► capture created ─► manifest, clocks ─► session … stopped
+//!      ─► phases, losses, clocks ─► report ─► summary ─► trace, report.json
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use sluice_core::layout::SubsystemId;
+use sluice_core::mem::Clock;
+use sluice_host::capture::payload::NO_LANE;
+use sluice_host::capture::{
+    BufferHeader, ClockPair, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote, Manifest, Pool,
+    PoolTotals, Reader, RunFolder, RunId, Subsystem, Summary, Writer, folder,
+};
+use sluice_host::dfx::{self, Account, BufferMeta, Sink};
+use sluice_host::export::clock::DeviceTime;
+use sluice_host::export::perfetto;
+use sluice_host::report::{self, Artefacts, Freeze, Freezes, HighWater, Page, Report};
+
+use crate::interrupt::Interrupt;
+use crate::options::Recording;
+use crate::output;
+
+/// Readings of both clocks of which the best is kept.
+const CLOCK_READINGS: u32 = 32;
+
+/// A capture being written.
+pub(crate) struct Capture {
+    folder: RunFolder,
+    writer: Arc<Writer>,
+    started: Instant,
+    header: FileHeader,
+    time: DeviceTime,
+    collected: Arc<Collected>,
+}
+
+/// What has reached the capture so far.
+#[derive(Default)]
+struct Collected {
+    records: AtomicU64,
+    buffers: Mutex<BTreeMap<Pool, u64>>,
+}
+
+impl Collected {
+    fn buffers(&self) -> MutexGuard<'_, BTreeMap<Pool, u64>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Capture {
+    /// Proves that the folder can be written, and begins the capture.
+    pub(crate) fn begin(options: &Recording, clock: &impl Clock) -> anyhow::Result<Self> {
+        let artefacts = [Artefacts::CAPTURE, Artefacts::TRACE, Artefacts::REPORT];
+        let folder = RunFolder::prepare(&options.out, &artefacts)?;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let header = FileHeader {
+            run: RunId::fresh(),
+            arch: options.arch,
+            clock_hz: clock.frequency_hz(),
+            started_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let path = folder.path_of(Artefacts::CAPTURE);
+        let writer =
+            Writer::create(&path, &header).with_context(|| format!("cannot write {}", path.display()))?;
+        let started = Instant::now();
+        let mut time = DeviceTime::new(header.clock_hz);
+        let pair = read_clocks(started, clock);
+        time.add(pair);
+        writer.append_clock_pairs(&[pair])?;
+        Ok(Self { folder, writer: Arc::new(writer), started, header, time, collected: Arc::default() })
+    }
+
+    /// The run's number.
+    pub(crate) fn run(&self) -> u64 {
+        self.header.run.0
+    }
+
+    /// Host monotonic ns.
+    pub(crate) fn now_ns(&self) -> u64 {
+        ns_since(self.started)
+    }
+
+    /// Host time of a reading of the device counter.
+    pub(crate) fn time(&self) -> &DeviceTime {
+        &self.time
+    }
+
+    /// Says what is about to run.
+    pub(crate) fn announce(&self, manifest: &Manifest) -> io::Result<()> {
+        self.writer.append_manifest(manifest)
+    }
+
+    /// Where a session's records go.
+    pub(crate) fn sink(&self) -> Box<dyn Sink> {
+        let (writer, collected) = (Arc::clone(&self.writer), Arc::clone(&self.collected));
+        Box::new(CaptureSink { writer, collected, time: self.time })
+    }
+
+    /// Records in the capture so far.
+    pub(crate) fn collected(&self) -> u64 {
+        self.collected.records.load(Ordering::Relaxed)
+    }
+
+    /// What the host did.
+    pub(crate) fn host_phases(&self, phases: &[HostPhase]) -> io::Result<()> {
+        self.writer.append_host_phases(phases)
+    }
+
+    /// Writes the losses of a session and its figures into the report.
+    pub(crate) fn account(&self, account: &Account, report: &mut Report) -> io::Result<Vec<PoolTotals>> {
+        let noted_ns = self.now_ns();
+        let buffers = self.collected.buffers();
+        let (mut totals, mut losses) = (Vec::new(), Vec::new());
+        for pool in &account.pools {
+            let id = Pool { subsystem: Subsystem::SWIMLANE, kind: pool.kind, instance: pool.instance.0 };
+            for (cause, records) in lost(&pool.lost).by_cause() {
+                if let (Some(cause), 1..) = (LossCause::named(cause), records) {
+                    losses.push(LossNote::new(id, None, cause, records, noted_ns));
+                }
+            }
+            totals.push(PoolTotals {
+                subsystem: SubsystemId::Swimlane.name().into(),
+                kind: pool.kind.0,
+                instance: pool.instance.0,
+                produced: pool.produced,
+                collected: pool.collected,
+                dropped: pool.lost.total(),
+                buffers: buffers.get(&id).copied().unwrap_or(0),
+            });
+        }
+        self.writer.append_losses(&losses)?;
+        let freeze = |stats: &dfx::FreezeStats| Freeze {
+            count: stats.count,
+            total_ns: stats.total_ns,
+            max_ns: stats.max_ns,
+        };
+        let figures = report::Dfx {
+            produced: account.produced(),
+            collected: account.collected(),
+            dropped: account.lost().total(),
+            lost: lost(&account.lost()),
+            buffers: account.buffers.into(),
+            switches: account.switches(),
+            high_water: HighWater {
+                ready: account.ready_high_water.into(),
+                free_low: account.free_low_water().into(),
+            },
+            freezes: Freezes { rq: freeze(&account.rq), fq: freeze(&account.fq) },
+        };
+        report.lossless &= account.is_lossless();
+        if account.lanes_missing > 0 {
+            report.wrong.push(format!("{} lanes did not flush in time", account.lanes_missing));
+        }
+        report.dfx.insert(SubsystemId::Swimlane.name().into(), figures);
+        Ok(totals)
+    }
+
+    /// A reader of what has been written so far.
+    pub(crate) fn reader(&self) -> anyhow::Result<Reader<io::BufReader<std::fs::File>>> {
+        Ok(Reader::open(&self.folder.path_of(Artefacts::CAPTURE))?)
+    }
+
+    /// Ends the capture, writes trace and report, and shows the report. The exit code says whether all was good.
+    pub(crate) fn finish(
+        self,
+        clock: &impl Clock,
+        report: Report,
+        pools: Vec<PoolTotals>,
+        options: &Recording,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<ExitCode> {
+        self.writer.append_clock_pairs(&[read_clocks(self.started, clock)])?;
+        let summary = Summary { report, pools };
+        self.writer.append_summary(&summary)?;
+        let report = summary.report;
+        let trace = self.folder.path_of(&report.artefacts.trace);
+        let mut reader = self.reader()?;
+        folder::write_file(&trace, |out| perfetto::write(&mut reader, out))
+            .with_context(|| format!("cannot write {}", trace.display()))?;
+        let path = self.folder.path_of(Artefacts::REPORT);
+        folder::write_file(&path, |out| io::Write::write_all(out, report.to_json().as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        output::print(&match options.json {
+            true => report.to_json(),
+            false => Page { report: &report, folder: Some(self.folder.path()) }.to_string(),
+        })?;
+        Ok(match interrupt.exit_code() {
+            Some(code) => code,
+            None if report.is_good() => ExitCode::SUCCESS,
+            None => ExitCode::FAILURE,
+        })
+    }
+}
+
+/// The report of a run that has not begun: nothing lost, nothing wrong.
+pub(crate) fn blank_report(capture: &Capture, options: &Recording, device: &str) -> Report {
+    Report {
+        device: device.into(),
+        arch: options.arch.name().into(),
+        gate_scope: options.gate_scope.name().into(),
+        run: capture.run(),
+        lossless: true,
+        outputs_verified: true,
+        swaps_verified: true,
+        ..Report::default()
+    }
+}
+
+fn lost(lost: &dfx::Lost) -> report::Lost {
+    let &dfx::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy } = lost;
+    report::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy }
+}
+
+fn ns_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Reads both clocks at one instant, as nearly as can be: the device's between two readings of the host's.
+fn read_clocks(started: Instant, clock: &impl Clock) -> ClockPair {
+    let reading = || {
+        let before_ns = ns_since(started);
+        let device_cycles = clock.now_cycles();
+        let half_ns = (ns_since(started) - before_ns).div_ceil(2);
+        ClockPair { device_cycles, host_ns: before_ns + half_ns, uncertainty_ns: half_ns }
+    };
+    let first = reading();
+    (1..CLOCK_READINGS)
+        .map(|_| reading())
+        .fold(first, |best, pair| if pair.uncertainty_ns < best.uncertainty_ns { pair } else { best })
+}
+
+/// Puts records and freezes of a session into a capture.
+struct CaptureSink {
+    writer: Arc<Writer>,
+    collected: Arc<Collected>,
+    time: DeviceTime,
+}
+
+impl Sink for CaptureSink {
+    fn buffer(&mut self, meta: &BufferMeta, records: &[u8]) -> io::Result<()> {
+        let pool = Pool { subsystem: meta.subsystem.into(), kind: meta.kind, instance: meta.instance.0 };
+        let record_bytes = records.len().checked_div(meta.count as usize).unwrap_or(0);
+        let header = BufferHeader::new(pool, meta.sequence, meta.count, record_bytes as u32);
+        self.writer.append_buffer(&header, records)?;
+        *self.collected.buffers().entry(pool).or_default() += 1;
+        self.collected.records.fetch_add(meta.count.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn freeze(&mut self, freeze: &dfx::Freeze) -> io::Result<()> {
+        let event = |gate| FreezeEvent {
+            subsystem: Subsystem::SWIMLANE,
+            gate,
+            opened_by: NO_LANE,
+            lanes_parked: freeze.lanes_parked,
+            opened_ns: self.time.ns(freeze.opened_cycles),
+            released_ns: self.time.ns(freeze.released_cycles),
+        };
+        let shut = [(freeze.gates.ready, Gate::READY), (freeze.gates.free, Gate::FREE)];
+        let events: Vec<_> = shut.into_iter().filter_map(|(shut, gate)| shut.then(|| event(gate))).collect();
+        self.writer.append_freezes(&events)
+    }
+}

@@ -1,0 +1,410 @@
+//! `sluice run`: loads a model, executes it while everything is recorded, and verifies what can be verified.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use sluice_core::exec::CoreIndex;
+use sluice_core::fmap::Direction;
+use sluice_core::mem::DevAddr;
+use sluice_host::capture::payload::NO_EXECUTION;
+use sluice_host::capture::{Core, HostPhase, Manifest, Phase, WorkItem};
+use sluice_host::device::Device;
+use sluice_host::device::heap::Heap;
+use sluice_host::device::sim::{SimConfig, SimDevice};
+use sluice_host::dfx::Session;
+use sluice_host::kbl::{
+    self, Built, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit, UnitOptions, WaitError,
+};
+use sluice_host::neff::{Neff, ReadOptions, models, pack};
+use sluice_host::report::{self, Report};
+use sluice_host::verify::content::MAX_FILLED_BYTES;
+use sluice_host::verify::records::ExpectedCore;
+use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
+
+use crate::inspect::with_status;
+use crate::interrupt::Interrupt;
+use crate::options::{DeviceName, Recording};
+use crate::recording::{Capture, blank_report};
+
+/// How long a model may stay in use after its last execution.
+const UNLOAD_LIMIT: Duration = Duration::from_secs(5);
+/// Most findings of one kind in the report.
+const MAX_FINDINGS: usize = 8;
+
+/// Execute a compiled model, record everything, verify
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Compiled model, or the name of a built-in one: gather, pointers
+    #[arg(long, default_value = "gather", value_name = "FILE")]
+    model: PathBuf,
+    /// How often to execute it
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    executions: u64,
+    /// What the contents of tensors follow from
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    #[command(flatten)]
+    recording: Recording,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let neff = open(&args.model)?;
+    let interrupt = Interrupt::listen()?;
+    let DeviceName::Sim = args.recording.device;
+    let tpbs = u32::try_from(neff.programs.len())?;
+    let config =
+        SimConfig { arch: args.recording.arch, tpbs, lanes: args.recording.lanes, ..SimConfig::default() };
+    let device = Arc::new(SimDevice::start(config)?);
+    execute(args, &neff, device, &interrupt)
+}
+
+/// Reads a container; a name of a built-in model stands for it where there is no such file.
+fn open(model: &std::path::Path) -> anyhow::Result<Neff> {
+    let options = ReadOptions::default();
+    match model.to_str().and_then(|name| Some((name, models::builtin(name)?))) {
+        Some((name, text)) if !model.exists() => {
+            let container = pack(name, text).map_err(with_status)?;
+            Neff::parse(name, &container, &options).map_err(with_status)
+        }
+        _ => Neff::open(model, &options).map_err(with_status),
+    }
+}
+
+fn execute<D: Device>(
+    args: &Args,
+    neff: &Neff,
+    device: Arc<D>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<ExitCode> {
+    let capture = Capture::begin(&args.recording, &*device)?;
+    let mut report = blank_report(&capture, &args.recording, device.name());
+    let ram = device.map().ram;
+    let heap = Heap::new(ram.base, ram.bytes);
+    let unit = Unit::open(Arc::clone(&device), heap.clone(), UnitOptions::default())?;
+    let handle = unit.load(neff, &LoadOptions::default()).context("cannot load the model")?;
+    let held = unit.model(handle)?;
+    capture.announce(&manifest(args, &held, device.name()))?;
+    let cores = CoreIndex::all(device.map().registers.tpbs()).count() as u32;
+    let session = args
+        .recording
+        .swimlane(cores, capture.run())?
+        .map(|config| Session::start(&device, &heap, config, capture.sink()))
+        .transpose()?;
+
+    let started_ns = capture.now_ns();
+    let mut bench = Bench::new(args, neff, &unit, handle, &capture)?;
+    while bench.executions < args.executions && !interrupt.has_come() && !bench.failed {
+        bench.execute()?;
+    }
+    let (executions, phases) = bench.conclude(&held, &mut report);
+    report.interrupted = interrupt.has_come();
+    let account = session.map(Session::stop).transpose()?;
+    report.duration_ns = capture.now_ns() - started_ns;
+
+    report.kbl.tickets = unit.tickets();
+    let counts = held.build_counts();
+    (report.kbl.build_hits, report.kbl.build_misses) = (counts.hits, counts.misses);
+    let (spans, omitted) = unit.phases().take();
+    if omitted > 0 {
+        report.unverified.push(format!("host phases: {omitted} of them were not kept for the trace"));
+    }
+    let own: Vec<_> = spans.iter().map(|span| as_phase(span, &capture)).chain(phases).collect();
+    capture.host_phases(&own)?;
+    let mut pools = Vec::new();
+    if let Some(account) = account {
+        pools = capture.account(&account, &mut report)?;
+        let expected = ExpectedRecords {
+            cores: expected_cores(&held, args.recording.lanes),
+            tpbs: report.model.tpbs,
+            executions,
+        };
+        let check = expected.check(&mut capture.reader()?)?;
+        report.verified.records = check.found;
+        report.wrong.extend(check.findings.into_iter().take(MAX_FINDINGS));
+    }
+    drop(held);
+    unit.unload(handle, UNLOAD_LIMIT).context("cannot unload the model")?;
+    unit.close(UNLOAD_LIMIT).context("cannot close the unit")?;
+    capture.finish(&*device, report, pools, &args.recording, interrupt)
+}
+
+/// The cores with work, and how much.
+fn expected_cores(model: &Model, lanes: u32) -> Vec<ExpectedCore> {
+    let mut cores: Vec<ExpectedCore> = Vec::new();
+    for item in model.work_items() {
+        let core = item.core.get() as u32;
+        match cores.iter_mut().find(|known| known.core == core) {
+            Some(known) => known.items += 1,
+            None => cores.push(ExpectedCore { core, lane: item.core.lane(lanes).get(), items: 1 }),
+        }
+    }
+    cores
+}
+
+fn manifest(args: &Args, model: &Model, device: &str) -> Manifest {
+    let lanes = args.recording.lanes;
+    let core = |core: CoreIndex| Core {
+        name: format!("TPB{} {}", core.tpb(), core.engine()),
+        lane: core.lane(lanes).get(),
+        items: model.work_items().filter(|item| item.core == core).map(as_item).collect(),
+    };
+    let tpbs = model.tpbs().len() as u32;
+    Manifest {
+        device: device.into(),
+        lanes,
+        gate_scope: args.recording.gate_scope.name().into(),
+        options: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        model: model.name().into(),
+        tpbs,
+        executions: args.executions,
+        cores: CoreIndex::all(tpbs).map(core).collect(),
+    }
+}
+
+fn as_item(item: &kbl::WorkItem) -> WorkItem {
+    let is_known = item.queue.is_some();
+    WorkItem {
+        name: item.name.clone(),
+        block: item.block,
+        queue: item.queue.as_ref().map(|(_, queue)| queue.get()),
+        bytes: is_known.then_some(item.bytes),
+        pairs: is_known.then_some(item.pairs.into()),
+    }
+}
+
+fn as_phase(span: &kbl::Span, capture: &Capture) -> HostPhase {
+    HostPhase {
+        start_ns: capture.time().ns_of_device_ns(span.start_ns),
+        end_ns: capture.time().ns_of_device_ns(span.end_ns),
+        execution: span.ticket.unwrap_or(NO_EXECUTION),
+        thread: std::process::id(),
+        phase: Phase::named(span.phase.name()),
+    }
+}
+
+/// Executes a model again and again and looks at what comes of it.
+struct Bench<'a, D: Device> {
+    unit: &'a Unit<D>,
+    handle: ModelHandle,
+    capture: &'a Capture,
+    content: Content,
+    tensors: Vec<(Tensor, kbl::Tensor)>,
+    inputs: TensorSet,
+    outputs: TensorSet,
+    origins: Option<Origins>,
+    /// What the filled part of each tensor holds before an execution.
+    before: Vec<Vec<u8>>,
+    after: Vec<u8>,
+    slots: Vec<PatchedSlot>,
+    executions: u64,
+    failed: bool,
+    phases: Vec<HostPhase>,
+    timeouts: u64,
+    verified: report::Verified,
+    wrong_outputs: Findings,
+    wrong_swaps: Findings,
+    errors: Findings,
+    unverified: Vec<String>,
+}
+
+/// A list that stops growing.
+#[derive(Default)]
+struct Findings {
+    texts: Vec<String>,
+    more: u64,
+}
+
+impl Findings {
+    fn add(&mut self, text: impl FnOnce() -> String) {
+        if self.texts.len() < MAX_FINDINGS {
+            self.texts.push(text());
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn are_none(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    fn into_texts(self) -> impl Iterator<Item = String> {
+        let more = (self.more > 0).then(|| format!("and {} more of this kind", self.more));
+        self.texts.into_iter().chain(more)
+    }
+}
+
+impl<'a, D: Device> Bench<'a, D> {
+    fn new(
+        args: &Args,
+        neff: &Neff,
+        unit: &'a Unit<D>,
+        handle: ModelHandle,
+        capture: &'a Capture,
+    ) -> anyhow::Result<Self> {
+        let mut unverified = Vec::new();
+        let origins = match Origins::of(&neff.programs) {
+            Ok(origins) => Some(origins),
+            Err(why) => {
+                unverified.push(format!("outputs: {why}"));
+                None
+            }
+        };
+        let mut bench = Self {
+            unit,
+            handle,
+            capture,
+            content: Content::new(args.seed),
+            tensors: Vec::new(),
+            inputs: TensorSet::new(),
+            outputs: TensorSet::new(),
+            origins,
+            before: Vec::new(),
+            after: Vec::new(),
+            slots: Vec::new(),
+            executions: 0,
+            failed: false,
+            phases: Vec::new(),
+            timeouts: 0,
+            verified: report::Verified::default(),
+            wrong_outputs: Findings::default(),
+            wrong_swaps: Findings::default(),
+            errors: Findings::default(),
+            unverified,
+        };
+        for tensor in Origins::tensors_of(&neff.programs) {
+            let bound = kbl::Tensor::allocate(unit.heap(), tensor.size_bytes)?;
+            let set = if tensor.is_output { &mut bench.outputs } else { &mut bench.inputs };
+            set.add(&tensor.name, bound.clone())?;
+            bench.before.push(vec![0; tensor.size_bytes.min(MAX_FILLED_BYTES) as usize]);
+            bench.tensors.push((tensor, bound));
+        }
+        Ok(bench)
+    }
+
+    /// One execution, from contents to verdict.
+    fn execute(&mut self) -> anyhow::Result<()> {
+        let execution = self.executions;
+        let built = self.unit.build(self.handle, &self.inputs, &self.outputs)?;
+        if !built.was_hit() {
+            self.slots = self.unit.patched_slots(&built)?;
+        }
+        let started_ns = self.capture.now_ns();
+        self.prepare(execution)?;
+        self.note(Phase::new("prepare"), execution, started_ns);
+        if let Err(error) = self.submit(&built) {
+            self.failed = true;
+            self.errors.add(|| format!("execution {execution}: {error:#}"));
+            return Ok(());
+        }
+        self.executions += 1;
+        let started_ns = self.capture.now_ns();
+        self.verify(execution)?;
+        self.note(Phase::new("verify"), execution, started_ns);
+        Ok(())
+    }
+
+    /// New contents for all tensors, and something else than what belongs there into every slot in memory that the
+    /// execution is to patch.
+    fn prepare(&mut self, execution: u64) -> anyhow::Result<()> {
+        let device = &**self.unit.device();
+        for (number, ((_, bound), before)) in self.tensors.iter().zip(&mut self.before).enumerate() {
+            self.content.fill(number, execution, before);
+            bound.write(device, 0, before)?;
+        }
+        let ram = device.map().ram;
+        let is_memory = |at: DevAddr| (ram.base..ram.base.offset(ram.bytes)).contains(&at);
+        for slot in self.slots.iter().filter(|slot| is_memory(slot.at)) {
+            device.write(slot.at, &(!slot.expected).to_le_bytes()[..slot.bytes as usize])?;
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, built: &Built) -> anyhow::Result<()> {
+        let outcome = self.unit.stage(built)?.kickoff()?.wait();
+        if matches!(outcome, Err(WaitError::Timeout(_))) {
+            self.timeouts += 1;
+        }
+        outcome?;
+        Ok(())
+    }
+
+    fn verify(&mut self, execution: u64) -> anyhow::Result<()> {
+        let device = &**self.unit.device();
+        for slot in &self.slots {
+            let found = slot.read_back(device)?;
+            self.verified.swaps += 1;
+            if found != slot.expected {
+                let PatchedSlot { what, at, expected, .. } = slot;
+                self.wrong_swaps.add(|| {
+                    format!("execution {execution}: {what} at {at} holds {found:#x}, expected {expected:#x}")
+                });
+            }
+        }
+        let Some(origins) = &self.origins else { return Ok(()) };
+        for (number, (tensor, bound)) in self.tensors.iter().enumerate().filter(|(_, (t, _))| t.is_output) {
+            self.after.resize(tensor.size_bytes as usize, 0);
+            bound.read(device, 0, &mut self.after)?;
+            self.verified.outputs += 1;
+            self.verified.output_bytes += tensor.size_bytes;
+            if let Some(difference) = origins.first_difference(number, &self.before, &self.after) {
+                self.wrong_outputs.add(|| {
+                    format!(
+                        "execution {execution}: `{}` differs first at byte {}: {:#04x}, expected {:#04x}",
+                        tensor.name, difference.offset, difference.found, difference.expected
+                    )
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, phase: Phase, execution: u64, start_ns: u64) {
+        let end_ns = self.capture.now_ns();
+        self.phases.push(HostPhase { start_ns, end_ns, execution, thread: std::process::id(), phase });
+    }
+
+    /// Writes what was found into the report; returns the executions that came to their end and the host's phases.
+    fn conclude(self, model: &Model, report: &mut Report) -> (u64, Vec<HostPhase>) {
+        report.model = report_model(model, &self.tensors, self.executions);
+        report.verified = self.verified;
+        report.kbl.timeouts = self.timeouts;
+        report.outputs_verified = self.origins.is_some() && self.wrong_outputs.are_none();
+        report.swaps_verified = self.wrong_swaps.are_none();
+        for findings in [self.errors, self.wrong_outputs, self.wrong_swaps] {
+            report.wrong.extend(findings.into_texts());
+        }
+        report.unverified.extend(self.unverified);
+        (self.executions, self.phases)
+    }
+}
+
+fn report_model(model: &Model, tensors: &[(Tensor, kbl::Tensor)], executions: u64) -> report::Model {
+    let of = |direction: Direction| {
+        let is_output = direction == Direction::Output;
+        let names = model.names(direction);
+        let tensor = |wanted: &kbl::Wanted| {
+            let bound = tensors.iter().find(|(t, _)| t.name == wanted.name && t.is_output == is_output);
+            report::Tensor {
+                name: wanted.name.clone(),
+                size: wanted.size_bytes,
+                var_id: wanted.var.0,
+                pa: bound.map_or(0, |(_, bound)| bound.at().0),
+            }
+        };
+        names.iter().map(tensor).collect()
+    };
+    let opaque = model.work_items().filter(|item| item.queue.is_none()).count() as u64;
+    let items = model.work_items().count() as u64;
+    report::Model {
+        name: model.name().into(),
+        inputs: of(Direction::Input),
+        outputs: of(Direction::Output),
+        tpbs: model.tpbs().len() as u32,
+        executions,
+        items_executed: (items - opaque) * executions,
+        items_opaque: opaque * executions,
+    }
+}
