@@ -100,7 +100,7 @@ fn await_lanes<D: Device>(
     let mut pause = args.pause_host;
     loop {
         let seen = device.progress();
-        let half_collected = capture.collected() >= args.records / 2;
+        let half_collected = args.records > 0 && capture.collected() >= args.records / 2;
         if let Some(due) = pause.filter(|pause| half_collected || started.elapsed() >= pause.at) {
             session.pause(due.duration);
             pause = None;

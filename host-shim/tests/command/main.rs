@@ -1,0 +1,69 @@
+//! `sluice run`, `stress`, `check`, `export` and `report` as a person calls them, on the simulated device.
+
+mod captures;
+mod run;
+mod stress;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A folder that goes away with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sluice-command-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn out(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn report(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path("report.json")).unwrap()).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn sluice(args: &[&str]) -> Output {
+    command().args(args).output().unwrap()
+}
+
+fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_sluice"))
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// `sluice check --json` of a capture, and its exit code.
+fn check(capture: &Path) -> (Value, i32) {
+    let output = sluice(&["check", "--json", capture.to_str().unwrap()]);
+    (serde_json::from_slice(&output.stdout).unwrap(), code(&output))
+}

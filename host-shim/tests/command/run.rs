@@ -1,0 +1,173 @@
+//! Models, from container to verdict.
+
+use std::path::Path;
+
+use serde_json::json;
+use sluice_core::exec::CoreIndex;
+use sluice_core::mmio::TpbId;
+use sluice_host::capture::Reader;
+use sluice_host::neff::{Neff, ReadOptions, Work, models, pack};
+use sluice_host::verify::ExpectedRecords;
+use sluice_host::verify::records::ExpectedCore;
+
+use crate::{Folder, check, code, sluice, text};
+
+/// The records that a model has to give, from its container alone.
+fn expected(neff: &Neff, lanes: u32, executions: u64) -> ExpectedRecords {
+    let mut cores = Vec::new();
+    for (program, tpb) in neff.programs.iter().zip(0..) {
+        for engine in &program.engines {
+            let core = CoreIndex::of(TpbId::new(tpb).unwrap(), engine.engine);
+            let items = match &engine.work {
+                Work::Idle => continue,
+                Work::Opaque => 1,
+                Work::Blocks(runs) => runs.len() as u64,
+            };
+            cores.push(ExpectedCore { core: core.get() as u32, lane: core.lane(lanes).get(), items });
+        }
+    }
+    ExpectedRecords { cores, tpbs: neff.programs.len() as u32, executions }
+}
+
+fn builtin(name: &str) -> Neff {
+    let container = pack(name, models::builtin(name).unwrap()).unwrap();
+    Neff::parse(name, &container, &ReadOptions::default()).unwrap()
+}
+
+/// Runs, and holds the capture against the expected set and the report against both.
+fn run_and_compare(test: &str, model: &str, neff: &Neff, lanes: u32, executions: u64, more: &[&str]) {
+    let folder = Folder::new(test);
+    let (lanes_text, executions_text) = (lanes.to_string(), executions.to_string());
+    let args = ["run", "--model", model, "--lanes", &lanes_text, "--executions", &executions_text, "--out"];
+    let output = sluice(&[&args[..], &[folder.out()], more].concat());
+    assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_eq!(folder.names(), ["capture.slc", "report.json", "trace.pftrace"]);
+
+    let expected = expected(neff, lanes, executions);
+    let capture = folder.path("capture.slc");
+    let compared = expected.check(&mut Reader::open(&capture).unwrap()).unwrap();
+    assert_eq!(compared.findings, [""; 0]);
+    assert_eq!((compared.found, compared.expected), (expected.count(), expected.count()));
+
+    let report = folder.report();
+    let swimlane = &report["dfx"]["swimlane"];
+    assert_eq!(report["lossless"], true);
+    assert_eq!(report["swaps_verified"], true);
+    assert_eq!(report["model"]["executions"], executions);
+    assert_eq!(report["model"]["tpbs"], neff.programs.len());
+    assert_eq!(
+        (&swimlane["produced"], &swimlane["collected"]),
+        (&json!(expected.count()), &json!(expected.count()))
+    );
+    assert_eq!(swimlane["dropped"], 0);
+    assert_eq!(report["kbl"]["tickets"], executions);
+    assert_eq!(report["kbl"]["build_hits"], executions.saturating_sub(1));
+    assert_eq!(report["kbl"]["build_misses"], executions.min(1));
+    assert!(report["dfx"].get("pmu").is_none());
+    assert_eq!(check(&capture).1, 0);
+}
+
+#[test]
+fn gather_gives_the_bytes_and_records_that_its_text_says() {
+    let neff = builtin("gather");
+    run_and_compare("gather", "gather", &neff, 2, 40, &[]);
+    run_and_compare("gather-lane", "gather", &neff, 3, 10, &["--gate-scope", "lane", "--buffers", "1"]);
+}
+
+#[test]
+fn pointers_are_patched_on_the_other_architecture_too() {
+    run_and_compare("pointers", "pointers", &builtin("pointers"), 5, 25, &["--arch", "a5"]);
+}
+
+#[test]
+fn outputs_are_compared_in_every_execution() {
+    let folder = Folder::new("outputs");
+    let output = sluice(&["run", "--executions", "7", "--json", "--out", folder.out()]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report, folder.report());
+    assert_eq!(report["outputs_verified"], true);
+    assert_eq!(report["verified"]["outputs"], 7 * 3);
+    assert_eq!(report["verified"]["output_bytes"], 7 * (233_472 + 32_768 + 81_921));
+    assert_eq!(report["model"]["items_executed"], 7 * 10);
+    let names = |list: &str| -> Vec<_> {
+        report["model"][list].as_array().unwrap().iter().map(|tensor| tensor["name"].clone()).collect()
+    };
+    assert_eq!(
+        (names("inputs"), names("outputs")),
+        (vec![json!("a"), json!("b")], vec![json!("own0"), json!("mix"), json!("own1")])
+    );
+}
+
+#[test]
+fn a_real_model_is_run_and_what_was_not_executed_is_said() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/matmul_small.neff");
+    if !model.is_file() {
+        eprintln!("SKIPPED: {} is missing", model.display());
+        return;
+    }
+    let neff = Neff::open(&model, &ReadOptions::default()).unwrap();
+    run_and_compare("real", model.to_str().unwrap(), &neff, 2, 100, &[]);
+    let folder = Folder::new("real-report");
+    let output =
+        sluice(&["run", "--model", model.to_str().unwrap(), "--executions", "3", "--out", folder.out()]);
+    let report = folder.report();
+    assert_eq!((&report["outputs_verified"], &report["swaps_verified"]), (&json!(false), &json!(true)));
+    assert_eq!(
+        (&report["model"]["items_executed"], &report["model"]["items_opaque"]),
+        (&json!(0), &json!(30))
+    );
+    assert_eq!(report["model"]["inputs"][0]["name"], "x");
+    assert_eq!(report["model"]["outputs"][0]["name"], "output0");
+    let page = text(&output.stdout);
+    assert!(
+        page.contains("unverified  outputs: sg00: the program of engine PE cannot be interpreted"),
+        "{page}"
+    );
+    assert!(page.ends_with("result      nothing lost, all that could be verified was right\n"), "{page}");
+}
+
+#[test]
+fn no_execution_gives_valid_and_empty_artefacts() {
+    let folder = Folder::new("none");
+    let output = sluice(&["run", "--executions", "0", "--out", folder.out()]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    assert_eq!(folder.report()["dfx"]["swimlane"]["produced"], 0);
+    assert_eq!(check(&folder.path("capture.slc")).1, 0);
+    assert!(std::fs::metadata(folder.path("trace.pftrace")).unwrap().len() > 0);
+}
+
+#[test]
+fn a_run_without_recording_still_verifies() {
+    let folder = Folder::new("off");
+    let output = sluice(&["run", "--executions", "2", "--dfx", "", "--out", folder.out()]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("records     none: profiling was off"));
+    assert_eq!(folder.report()["dfx"], json!({}));
+}
+
+#[test]
+fn refusals_come_before_the_run_and_say_why() {
+    let folder = Folder::new("refused");
+    let refused = |args: &[&str]| {
+        let output = sluice(&[&["run"], args].concat());
+        assert_ne!(code(&output), 0);
+        assert_eq!(text(&output.stdout), "");
+        text(&output.stderr).to_owned()
+    };
+    std::fs::write(folder.path("file"), "").unwrap();
+    let below_a_file = folder.path("file/out");
+    assert!(
+        refused(&["--out", below_a_file.to_str().unwrap()]).starts_with("sluice: cannot make output folder ")
+    );
+    let proc = refused(&["--out", "/proc/self"]);
+    assert!(proc.starts_with("sluice: cannot write to output folder /proc/self: "), "{proc}");
+    assert!(
+        refused(&["--device", "qemu-aarch64"])
+            .contains("this build has no device `qemu-aarch64`, only `sim`")
+    );
+    assert!(refused(&["--dfx", "pmu"]).contains("`pmu` is not recorded by this build"));
+    let missing = refused(&["--model", "absent.neff", "--out", folder.out()]);
+    assert!(missing.contains("absent.neff"), "{missing}");
+    assert!(refused(&["--lanes", "9", "--out", folder.out()]).contains("need 1 to 4 lanes, got 9"));
+    assert_eq!(folder.names(), ["file"]);
+}

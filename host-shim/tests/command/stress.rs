@@ -1,0 +1,104 @@
+//! Records as fast as lanes make them, with few buffers, a host that stands still, and signals.
+
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::{Folder, check, code, command, sluice, text};
+
+fn stress(folder: &Folder, args: &[&str]) -> Value {
+    let output = sluice(&[&["stress", "--json", "--out", folder.out()], args].concat());
+    assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report, folder.report());
+    report
+}
+
+#[test]
+fn no_records_end_at_once_with_valid_artefacts() {
+    let folder = Folder::new("zero");
+    let report = stress(&folder, &["--records", "0"]);
+    assert_eq!((&report["lossless"], &report["dfx"]["swimlane"]["produced"]), (&json!(true), &json!(0)));
+    let (checked, status) = check(&folder.path("capture.slc"));
+    assert_eq!((&checked["complete"], &checked["pools"], status), (&json!(true), &json!([]), 0));
+}
+
+#[test]
+fn a_million_records_through_one_buffer_per_pool_lose_none() {
+    let folder = Folder::new("million");
+    let report = stress(&folder, &["--records", "1000000", "--buffers", "1"]);
+    let swimlane = &report["dfx"]["swimlane"];
+    assert_eq!((&swimlane["collected"], &swimlane["dropped"]), (&json!(1_000_000), &json!(0)));
+    let (checked, status) = check(&folder.path("capture.slc"));
+    assert_eq!(status, 0, "{checked}");
+    let records: u64 =
+        checked["pools"].as_array().unwrap().iter().map(|pool| pool["records"].as_u64().unwrap()).sum();
+    assert_eq!(records, 1_000_000);
+}
+
+#[test]
+fn a_host_that_stands_still_costs_a_freeze_and_no_record() {
+    for scope in ["all", "lane"] {
+        let folder = Folder::new(&format!("pause-{scope}"));
+        let args = ["--records", "300000", "--buffers", "1", "--pause-host", "500@5", "--gate-scope", scope];
+        let report = stress(&folder, &args);
+        let swimlane = &report["dfx"]["swimlane"];
+        assert_eq!((&swimlane["collected"], &swimlane["dropped"]), (&json!(300_000), &json!(0)));
+        assert!(report["duration_ns"].as_u64().unwrap() >= 500_000_000, "the pause was kept");
+        let freezes = swimlane["freezes"]["fq"]["count"].as_u64().unwrap();
+        assert_eq!(freezes > 0, scope == "all", "{swimlane}");
+        let (checked, status) = check(&folder.path("capture.slc"));
+        assert_eq!((checked["freezes"].as_u64().unwrap() > 0, status), (scope == "all", 0));
+    }
+}
+
+/// Starts a workload that would take for ever, and returns once its capture grows.
+fn endless(folder: &Folder, more: &[&str]) -> Child {
+    let args = ["stress", "--json", "--records", "1000000000000", "--buffers", "1", "--out", folder.out()];
+    let child = command().args(args).args(more).stdout(Stdio::piped()).spawn().unwrap();
+    let capture = folder.path("capture.slc");
+    while std::fs::metadata(&capture).map_or(0, |file| file.len()) < 100_000 {
+        std::thread::yield_now();
+    }
+    child
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn signals_stop_the_workload_with_whole_artefacts() {
+    for (name, status) in [("-INT", 130), ("-TERM", 143)] {
+        let folder = Folder::new(&format!("signal{name}"));
+        let child = endless(&folder, &[]);
+        signal(&child, name);
+        signal(&child, name);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), status);
+        let report = folder.report();
+        let swimlane = &report["dfx"]["swimlane"];
+        assert_eq!((&report["interrupted"], &report["lossless"]), (&json!(true), &json!(true)));
+        assert_eq!(swimlane["produced"], swimlane["collected"]);
+        assert_eq!(check(&folder.path("capture.slc")).1, 0);
+        assert_eq!(folder.names(), ["capture.slc", "report.json", "trace.pftrace"]);
+    }
+}
+
+#[test]
+fn a_killed_run_leaves_a_capture_that_is_read_up_to_its_end() {
+    let folder = Folder::new("killed");
+    let mut child = endless(&folder, &[]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let capture = folder.path("capture.slc");
+    let (checked, status) = check(&capture);
+    assert_eq!((&checked["complete"], status), (&json!(false), 1));
+    let findings = checked["findings"].as_array().unwrap();
+    assert!(findings.contains(&json!("no summary: the run did not come to its end")), "{checked}");
+    assert!(!checked["pools"].as_array().unwrap().is_empty());
+    let shown = sluice(&["report", "--json", capture.to_str().unwrap()]);
+    let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!((&report["lossless"], &report["interrupted"]), (&json!(false), &json!(true)));
+    assert!(report["dfx"]["swimlane"]["collected"].as_u64().unwrap() > 0);
+}
