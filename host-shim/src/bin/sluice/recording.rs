@@ -265,7 +265,8 @@ impl Sink for CaptureSink {
             released_ns: self.time.ns(freeze.released_cycles),
         };
         let shut = [(freeze.gates.ready, Gate::READY), (freeze.gates.free, Gate::FREE)];
-        let events: Vec<_> = shut.into_iter().filter_map(|(shut, gate)| shut.then(|| event(gate))).collect();
+        let events: Vec<_> =
+            shut.into_iter().filter(|(shut, _)| *shut).map(|(_, gate)| event(gate)).collect();
         self.writer.append_freezes(&events)
     }
 }
