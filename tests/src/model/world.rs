@@ -575,6 +575,10 @@ pub fn canonical(mut state: State) -> State {
             flip_ledger(&mut state, buffer);
         }
     }
+    for lane in 0..LANES {
+        // Turning rings and queues turns what a lane remembers of them, stale or not.
+        forget_stale_signs(&mut state, lane);
+    }
     state
 }
 
@@ -652,12 +656,6 @@ fn rank_epochs(state: &mut State) {
     });
 }
 
-/// The signs that a latched lane remembers, unless they are stale.
-fn fresh_signs(state: &State, lane: usize) -> Option<HostSigns> {
-    let heartbeat = u32::from(state.shared.slots[layout::HEARTBEAT as usize]);
-    state.lanes[lane].lane.latch.signs().filter(|signs| signs.heartbeat == heartbeat)
-}
-
 /// Turns a ring so that its head is entry 0, and forgets what stands outside.
 fn rotate_ring(state: &mut State, lane: usize) {
     let entries = layout::READY_ENTRIES as u8;
@@ -681,7 +679,7 @@ fn rotate_ring(state: &mut State, lane: usize) {
             logged.slot = layout::ring_entry(lane, turned(logged.slot - first));
         }
     });
-    if let Some(mut signs) = fresh_signs(state, lane) {
+    if let Some(mut signs) = state.lanes[lane].lane.latch.signs() {
         signs.ring_head = u32::from(turned(signs.ring_head as u8));
         Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(signs));
     }
@@ -711,7 +709,7 @@ fn rotate_queue(state: &mut State, pool: usize) {
             logged.slot = layout::queue_slot(pool, turned(logged.slot - first) % count);
         }
     });
-    if let Some(mut signs) = fresh_signs(state, pool) {
+    if let Some(mut signs) = state.lanes[pool].lane.latch.signs() {
         signs.queue_tail = u32::from(turned(signs.queue_tail as u8));
         Rc::make_mut(&mut state.lanes[pool]).lane.latch = Latch::with(Some(signs));
     }
