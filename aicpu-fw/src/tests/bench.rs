@@ -23,7 +23,7 @@ const RAM_BYTES: u64 = 16 << 20;
 pub(super) const RAM: DeviceRange = DeviceRange { base: DevAddr(0x20_0000_0000), bytes: RAM_BYTES };
 const REGISTERS: DevAddr = DevAddr(RAM.base.0 + RAM_BYTES);
 const TPBS: u32 = 2;
-const BOOT: DevAddr = DevAddr(REGISTERS.0 + TPBS as u64 * 0x8_0000);
+pub(super) const BOOT: DevAddr = DevAddr(REGISTERS.0 + TPBS as u64 * 0x8_0000);
 
 /// Something that the host does while the machine waits.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ use sluice_core::mem::{CopyMemory, DevAddr, Memory as _, Word};
 use sluice_core::mmio::{ControlWord, Engine, Half, QueueId, QueueRegister};
 
 use super::bench::{
-    Bench, Memory, NO_DELAY, NONE, RAM, assert_done, block, marks, queue, semaphore, with_bench,
+    BOOT, Bench, Memory, NO_DELAY, NONE, RAM, assert_done, block, marks, queue, semaphore, with_bench,
 };
 use crate::test_host::{TestHost, copy};
 
@@ -106,6 +106,7 @@ fn addresses_outside_memory_are_out_of_bounds() {
         copy(before, inside, 64),
         copy(inside, before, 64),
         copy(inside, DevAddr::NULL, 4),
+        copy(inside, BOOT, 4),
         copy(DevAddr(u64::MAX - 3), inside, 64),
         copy(inside, DevAddr(u64::MAX - 3), 64),
     ];
