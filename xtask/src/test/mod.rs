@@ -33,6 +33,7 @@ struct Step {
 }
 
 /// What a step counted, and what went wrong in it.
+#[derive(Default)]
 pub(crate) struct Outcome {
     /// Tests by outcome, as the runner counted them.
     pub(crate) counts: Counts,
