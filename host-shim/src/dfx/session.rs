@@ -8,7 +8,7 @@
 //!                                            open both gates, say that nobody serves, add up
 //! ```
 //!
-//! Two threads serve the whole subsystem: the service (drain and keeper, see [`service`](super::service)) and the collector,
+//! Two threads serve the whole subsystem: the service (drain and keeper in turn) and the collector,
 //! which copies each buffer out, hands its records to the [`Sink`], and only then lets the buffer go back.
 
 use std::mem::offset_of;

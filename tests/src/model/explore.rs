@@ -10,10 +10,11 @@ use std::rc::Rc;
 
 use sluice_core::producer::Subsystem;
 
+use super::canonical::canonical;
 use super::layout::LANES;
 use super::memory::Shared;
 use super::scc;
-use super::world::{Config, HostProcess, LaneProcess, Process, Role, State, Step, World, canonical};
+use super::world::{Config, HostProcess, LaneProcess, Process, Role, State, Step, World};
 use sluice_host::dfx::attach::AttachState;
 use sluice_host::dfx::drain::DrainState;
 use sluice_host::dfx::keeper::KeeperState;

@@ -84,6 +84,7 @@ struct Inner {
     stepped: bool,
     dead: bool,
     grain: Grain,
+    tails_are_private: bool,
     actor: Actor,
     late: bool,
     clock_matters: bool,
@@ -117,7 +118,9 @@ pub struct Stepped {
 
 impl ModelMemory {
     /// Memory of a world explored at `grain`.
-    pub fn new(grain: Grain) -> Self {
+    ///
+    /// `tails_are_private` says that each free queue's tail has one writer, so that reading it back is nobody else's affair.
+    pub fn new(grain: Grain, tails_are_private: bool) -> Self {
         let shared = Shared { slots: [0; layout::SLOTS], owners: [Owner::Host; BUFFERS] };
         Self {
             inner: Rc::new(RefCell::new(Inner {
@@ -129,6 +132,7 @@ impl ModelMemory {
                 stepped: false,
                 dead: false,
                 grain,
+                tails_are_private,
                 actor: Actor::Host,
                 late: false,
                 clock_matters: false,
@@ -289,7 +293,10 @@ impl ModelWord {
 
 impl Word for ModelWord {
     fn load_relaxed(&self) -> u32 {
-        self.slot.map_or(0, |slot| self.memory.load(slot, false))
+        let Some(slot) = self.slot else { return 0 };
+        let is_visible = matches!(layout::meaning(slot), layout::Meaning::QueueTail(_))
+            && !self.memory.inner.borrow().tails_are_private;
+        self.memory.load(slot, is_visible)
     }
 
     fn load_acquire(&self) -> u32 {

@@ -1,5 +1,6 @@
 //! Exhaustive exploration of the shipped protocol code.
 
+mod canonical;
 pub mod explore;
 pub mod layout;
 pub mod memory;

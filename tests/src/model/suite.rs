@@ -4,7 +4,7 @@ use sluice_core::producer::{Rules, Subsystem};
 use sluice_host::dfx::keeper::GateScope;
 
 use super::explore::{Report, explore};
-use super::layout::COUNTER_MASK;
+use super::layout::{COUNTER_MASK, LANES};
 use super::memory::Grain;
 use super::world::Config;
 
@@ -40,7 +40,23 @@ without! {
 const LIMIT: usize = 150_000_000;
 
 const fn config(first: usize, crash: bool) -> Config {
-    Config { buffers: [first, 1], crash, scope: GateScope::All, second_refiller: false, grain: Grain::Access }
+    Config {
+        buffers: [first, 1],
+        crash,
+        scope: GateScope::All,
+        second_refiller: false,
+        grain: Grain::Access,
+        lanes: LANES,
+        signals_only: false,
+    }
+}
+
+const fn signals_only(config: Config) -> Config {
+    Config { signals_only: true, ..config }
+}
+
+const fn alone(config: Config) -> Config {
+    Config { lanes: 1, ..config }
 }
 
 const fn polls(config: Config) -> Config {
@@ -64,13 +80,15 @@ impl Exploration {
 }
 
 /// All explorations of the protocol as it ships.
-pub const EXPLORATIONS: [Exploration; 7] = [
+pub const EXPLORATIONS: [Exploration; 9] = [
     Exploration { name: "pools (1,1)", is_long: false, config: config(1, false) },
     Exploration {
         name: "pools (1,1), gate scope lane",
         is_long: false,
         config: Config { scope: GateScope::Lane, ..config(1, false) },
     },
+    Exploration { name: "pools (1,1), signals only", is_long: false, config: signals_only(config(1, false)) },
+    Exploration { name: "one lane, pool (1), crash", is_long: false, config: alone(config(1, true)) },
     Exploration { name: "pools (2,1), by polls", is_long: false, config: polls(config(2, false)) },
     Exploration { name: "pools (1,1), crash, by polls", is_long: false, config: polls(config(1, true)) },
     Exploration { name: "pools (2,1), crash, by polls", is_long: true, config: polls(config(2, true)) },
@@ -99,18 +117,18 @@ pub const MUTANTS: [Mutant; 7] = [
     Mutant {
         rule: "P2",
         omission: "the push gate lies behind publication",
-        run: || explore::<GateBehindPublication>(config(1, true), LIMIT),
+        run: || explore::<GateBehindPublication>(alone(config(2, true)), LIMIT),
     },
     Mutant {
         rule: "P3",
         omission: "a signal is raised once per wait",
-        run: || explore::<RaisedOnce>(config(1, false), LIMIT),
+        run: || explore::<RaisedOnce>(polls(signals_only(config(2, false))), LIMIT),
     },
     Mutant { rule: "P4", omission: "no release epoch", run: || explore::<NoEpoch>(config(1, false), LIMIT) },
     Mutant {
         rule: "P5",
         omission: "the drain refills beside the keeper",
-        run: || explore::<Shipped>(Config { second_refiller: true, ..config(2, false) }, LIMIT),
+        run: || explore::<Shipped>(Config { second_refiller: true, ..alone(config(2, false)) }, LIMIT),
     },
     Mutant {
         rule: "P6",
@@ -120,11 +138,11 @@ pub const MUTANTS: [Mutant; 7] = [
     Mutant {
         rule: "P10",
         omission: "a buffer leaves its old place before it is visible in the new one",
-        run: || explore::<LeftBeforeSeen>(config(1, true), LIMIT),
+        run: || explore::<LeftBeforeSeen>(alone(config(1, true)), LIMIT),
     },
     Mutant {
         rule: "P11",
         omission: "an attaching host looks at the queues only",
-        run: || explore::<ScanWithoutCurrent>(config(1, true), LIMIT),
+        run: || explore::<ScanWithoutCurrent>(alone(config(1, true)), LIMIT),
     },
 ];

@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use sluice_core::gate::{Gates, HostSigns};
+use sluice_core::gate::Gates;
 use sluice_core::layout::{BufferLayout, Instance, PoolKind};
 use sluice_core::mem::{DevAddr, LongPeer, Word};
 use sluice_core::producer::{
-    Append, Lane, LaneState, Latch, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Rules,
-    Subsystem, Switch, SwitchEnd,
+    Append, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Rules, Subsystem,
+    Switch, SwitchEnd,
 };
 use sluice_host::dfx::attach::{Attach, AttachState, Found, ScanViews};
 use sluice_host::dfx::drain::{Drain, DrainState, Drained};
-use sluice_host::dfx::keeper::{GateScope, Keeper, KeeperState, KeeperViews, Kept};
+use sluice_host::dfx::keeper::{GateScope, Keeper, KeeperState, KeeperViews, Kept, Step as KeeperStep};
 use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide};
 use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
 
@@ -47,6 +47,10 @@ pub struct Config {
     pub second_refiller: bool,
     /// How much of a poll one step makes.
     pub grain: Grain,
+    /// Lanes that record; the others rest for ever.
+    pub lanes: usize,
+    /// Whether the keeper takes back and refills only while a gate is shut, as a host does that acts on signals alone.
+    pub signals_only: bool,
 }
 
 /// A lane between two steps.
@@ -181,7 +185,7 @@ const REGION: DevAddr = DevAddr(0);
 impl<S: Subsystem> World<S> {
     /// The world of `config`.
     pub fn new(config: Config) -> Self {
-        let memory = ModelMemory::new(config.grain);
+        let memory = ModelMemory::new(config.grain, !config.second_refiller);
         let mut next = 0;
         let directory = Arc::new(Directory::new((0..LANES).map(|pool| {
             let buffers = (next..next + config.buffers[pool]).map(layout::buffer_address).collect();
@@ -305,6 +309,9 @@ impl<S: Subsystem> World<S> {
     }
 
     fn lane_steps(&mut self, state: &State, index: usize, into: &mut Vec<Step>) {
+        if index >= self.config.lanes {
+            return;
+        }
         let first = self.lane_step(state, index, false);
         let late_was_used = first.1;
         into.push(first.0);
@@ -417,6 +424,12 @@ impl<S: Subsystem> World<S> {
         let mut now = keeper.state.clone();
         let mut log = keeper.log.clone();
         loop {
+            if self.config.signals_only
+                && !now.shut.any()
+                && matches!(now.step, KeeperStep::Returns | KeeperStep::Refill(_))
+            {
+                now.step = KeeperStep::Signal(0);
+            }
             self.memory.begin(state.shared, &log, Actor::Host, false, false);
             self.keeper.restore(now.clone());
             let kept = self.keeper.poll(&self.returned, || true).expect("mapped");
@@ -552,179 +565,4 @@ fn forget_accounts(state: PoolState) -> PoolState {
 
 fn forget_accounts_of_lane(state: LaneState) -> LaneState {
     LaneState { latch: state.latch, ..LaneState::default() }
-}
-
-/// The same state with its names made canonical, so that states which differ only in how far counters have run are one.
-pub fn canonical(mut state: State) -> State {
-    for lane in 0..LANES {
-        forget_stale_signs(&mut state, lane);
-    }
-    if state.shared.slots[layout::EPOCH as usize] != 0 {
-        rank_epochs(&mut state);
-    }
-    for lane in 0..LANES {
-        if state.shared.slots[layout::ring_head(lane) as usize] != 0 {
-            rotate_ring(&mut state, lane);
-        }
-        if state.shared.slots[layout::queue_head(lane) as usize] != 0 {
-            rotate_queue(&mut state, lane);
-        }
-    }
-    for buffer in 0..BUFFERS {
-        if state.shared.slots[layout::taken(buffer) as usize] != 0 {
-            flip_ledger(&mut state, buffer);
-        }
-    }
-    for lane in 0..LANES {
-        // Turning rings and queues turns what a lane remembers of them, stale or not.
-        forget_stale_signs(&mut state, lane);
-    }
-    state
-}
-
-/// The heartbeat moves once, when a new host serves: signs read before that never match again, whatever else they say.
-fn forget_stale_signs(state: &mut State, lane: usize) {
-    let heartbeat = u32::from(state.shared.slots[layout::HEARTBEAT as usize]);
-    if let Some(signs) = state.lanes[lane].lane.latch.signs()
-        && signs.heartbeat != heartbeat
-        // A poll under way may have compared them already.
-        && state.lanes[lane].log.is_empty()
-    {
-        let epoch = u32::from(state.shared.slots[layout::EPOCH as usize]);
-        let stale = HostSigns { ring_head: 0, queue_tail: 0, flags: [0; 2], epoch, ..signs };
-        if signs != stale {
-            Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(stale));
-        }
-    }
-}
-
-fn for_each_log(state: &mut State, mut change: impl FnMut(&mut Logged)) {
-    for lane in &mut state.lanes {
-        if !lane.log.is_empty() {
-            Rc::make_mut(lane).log.iter_mut().for_each(&mut change);
-        }
-    }
-    match &mut state.host {
-        HostProcess::Down => {}
-        HostProcess::Attaching(scan) => change_role(scan, &mut change),
-        HostProcess::Up { drain, keeper } => {
-            change_role(drain, &mut change);
-            change_role(keeper, &mut change);
-        }
-    }
-}
-
-fn change_role<T: Clone>(role: &mut Rc<Role<T>>, change: &mut impl FnMut(&mut Logged)) {
-    if !role.log.is_empty() {
-        Rc::make_mut(role).log.iter_mut().for_each(change);
-    }
-}
-
-/// Only equality with the epoch of now matters, and order among those remembered.
-fn rank_epochs(state: &mut State) {
-    let mut values = vec![state.shared.slots[layout::EPOCH as usize]];
-    for lane in &state.lanes {
-        values.extend(lane.switch.and_then(|switch| switch.parked()).map(|parked| parked.epoch as u8));
-        values.extend(lane.lane.latch.signs().map(|signs| signs.epoch as u8));
-    }
-    for_each_log(state, |logged| {
-        if logged.slot == layout::EPOCH {
-            values.extend(logged.loaded);
-        }
-    });
-    values.sort_unstable();
-    values.dedup();
-    let rank = |value: u8| values.iter().position(|&v| v == value).unwrap_or_default() as u8;
-    state.shared.slots[layout::EPOCH as usize] = rank(state.shared.slots[layout::EPOCH as usize]);
-    for lane in &mut state.lanes {
-        let lane = Rc::make_mut(lane);
-        if let Some(switch) = &mut lane.switch
-            && let Some(mut parked) = switch.parked()
-        {
-            parked.epoch = u32::from(rank(parked.epoch as u8));
-            switch.set_parked(Some(parked));
-        }
-        if let Some(mut signs) = lane.lane.latch.signs() {
-            signs.epoch = u32::from(rank(signs.epoch as u8));
-            lane.lane.latch = Latch::with(Some(signs));
-        }
-    }
-    for_each_log(state, |logged| {
-        if logged.slot == layout::EPOCH {
-            logged.loaded = logged.loaded.map(rank);
-        }
-    });
-}
-
-/// Turns a ring so that its head is entry 0, and forgets what stands outside.
-fn rotate_ring(state: &mut State, lane: usize) {
-    let entries = layout::READY_ENTRIES as u8;
-    let (head_slot, tail_slot) = (layout::ring_head(lane), layout::ring_tail(lane));
-    let turn = state.shared.slots[head_slot as usize];
-    let turned = |index: u8| (index + entries - turn) % entries;
-    let slots = &mut state.shared.slots;
-    let old: Vec<u8> = (0..entries).map(|index| slots[layout::ring_entry(lane, index) as usize]).collect();
-    slots[head_slot as usize] = 0;
-    slots[tail_slot as usize] = turned(slots[tail_slot as usize]);
-    let waiting = slots[tail_slot as usize];
-    for index in 0..entries {
-        let entry = old[usize::from((index + turn) % entries)];
-        slots[layout::ring_entry(lane, index) as usize] = if index < waiting { entry } else { 0 };
-    }
-    let first = layout::ring_entry(lane, 0);
-    for_each_log(state, |logged| {
-        if logged.slot == head_slot || logged.slot == tail_slot {
-            logged.loaded = logged.loaded.map(turned);
-        } else if (first..first + entries).contains(&logged.slot) {
-            logged.slot = layout::ring_entry(lane, turned(logged.slot - first));
-        }
-    });
-    if let Some(mut signs) = state.lanes[lane].lane.latch.signs() {
-        signs.ring_head = u32::from(turned(signs.ring_head as u8));
-        Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(signs));
-    }
-}
-
-/// Turns a queue so that its head counter is 0, and forgets what stands outside.
-fn rotate_queue(state: &mut State, pool: usize) {
-    let mask = layout::COUNTER_MASK as u8;
-    let count = layout::FREE_SLOTS as u8;
-    let (head_slot, tail_slot) = (layout::queue_head(pool), layout::queue_tail(pool));
-    let turn = state.shared.slots[head_slot as usize];
-    let turned = |counter: u8| counter.wrapping_sub(turn) & mask;
-    let slots = &mut state.shared.slots;
-    let old: Vec<u8> = (0..count).map(|slot| slots[layout::queue_slot(pool, slot) as usize]).collect();
-    slots[head_slot as usize] = 0;
-    slots[tail_slot as usize] = turned(slots[tail_slot as usize]);
-    let waiting = slots[tail_slot as usize];
-    for index in 0..count {
-        let buffer = old[usize::from((index + turn) % count)];
-        slots[layout::queue_slot(pool, index) as usize] = if index < waiting { buffer } else { 0 };
-    }
-    let first = layout::queue_slot(pool, 0);
-    for_each_log(state, |logged| {
-        if logged.slot == head_slot || logged.slot == tail_slot {
-            logged.loaded = logged.loaded.map(turned);
-        } else if (first..first + count).contains(&logged.slot) {
-            logged.slot = layout::queue_slot(pool, turned(logged.slot - first) % count);
-        }
-    });
-    if let Some(mut signs) = state.lanes[pool].lane.latch.signs() {
-        signs.queue_tail = u32::from(turned(signs.queue_tail as u8));
-        Rc::make_mut(&mut state.lanes[pool]).lane.latch = Latch::with(Some(signs));
-    }
-}
-
-/// Only whether the two counters differ matters.
-fn flip_ledger(state: &mut State, buffer: usize) {
-    let (given, taken) = (layout::given(buffer), layout::taken(buffer));
-    let flip = |value: u8| value ^ layout::LEDGER_MASK as u8;
-    for slot in [given, taken] {
-        state.shared.slots[slot as usize] = flip(state.shared.slots[slot as usize]);
-    }
-    for_each_log(state, |logged| {
-        if logged.slot == given || logged.slot == taken {
-            logged.loaded = logged.loaded.map(flip);
-        }
-    });
 }
