@@ -57,7 +57,7 @@ pub(super) struct Orders {
     pub(super) collector_stop: AtomicBool,
     /// The collector is no more: nothing that is drained can be written any longer.
     pub(super) collector_gone: AtomicBool,
-    /// Host time until which the service does nothing, ns since the session's start; for tests of a stalled host.
+    /// Host time until which nothing is drained, ns since the session's start; for tests of a stalled host.
     pub(super) pause_until_ns: AtomicU64,
 }
 
@@ -111,10 +111,7 @@ impl<D: Device> Service<D> {
                 }
                 return self;
             }
-            if !is_stopping && self.pause() {
-                continue;
-            }
-            let moved = self.turn();
+            let moved = self.turn(!is_stopping && self.is_paused());
             if moved {
                 last_traffic = Instant::now();
             } else if is_stopping
@@ -130,19 +127,13 @@ impl<D: Device> Service<D> {
         }
     }
 
-    fn pause(&self) -> bool {
-        let until = Duration::from_nanos(self.orders.pause_until_ns.load(Ordering::Acquire));
-        let left = until.saturating_sub(self.started.elapsed());
-        if left.is_zero() {
-            return false;
-        }
-        std::thread::sleep(left.min(Duration::from_millis(5)));
-        true
+    fn is_paused(&self) -> bool {
+        self.started.elapsed() < Duration::from_nanos(self.orders.pause_until_ns.load(Ordering::Acquire))
     }
 
-    /// One turn over all rings and all pools. Whether anything moved.
-    fn turn(&mut self) -> bool {
-        let drained = self.drain_all();
+    /// One turn over all rings, unless the drain is paused, and all pools. Whether anything moved.
+    fn turn(&mut self, is_paused: bool) -> bool {
+        let drained = !is_paused && self.drain_all();
         let kept = self.keep();
         self.heartbeat.publish(self.heartbeat.get().wrapping_add(1));
         let moved = drained || kept;

@@ -127,7 +127,8 @@ impl<D: Device> Session<D> {
         self.plan.bytes()
     }
 
-    /// Stops serving for `duration`, as a host that is busy elsewhere would; lanes must wait it out.
+    /// Stops draining for `duration`, as a host that is busy elsewhere would; lanes must wait it out, and the freeze that stops
+    /// them meanwhile is recorded.
     pub fn pause(&self, duration: Duration) {
         let until = self.started.elapsed() + duration;
         self.orders.pause_until_ns.store(until.as_nanos() as u64, Ordering::Release);
