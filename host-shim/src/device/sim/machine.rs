@@ -15,13 +15,14 @@ use super::parker::Parker;
 use crate::device::progress::Progress;
 
 /// Nanoseconds of a second.
-const SECOND_NS: u128 = 1_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// What all threads of a simulated device share.
 #[derive(Debug)]
 pub(super) struct Machine {
     start: Instant,
-    frequency_hz: u64,
+    /// Nanoseconds of a cycle; a whole number on both architectures.
+    cycle_ns: u64,
     closing: AtomicBool,
     parkers: Box<[Parker]>,
     pub(super) progress: Progress,
@@ -32,7 +33,7 @@ impl Machine {
     pub(super) fn new(arch: ArchId, processors: u32) -> Self {
         Self {
             start: Instant::now(),
-            frequency_hz: arch.facts().clock_hz,
+            cycle_ns: SECOND_NS / arch.facts().clock_hz,
             closing: AtomicBool::new(false),
             parkers: (0..processors).map(|_| Parker::default()).collect(),
             progress: Progress::default(),
@@ -75,14 +76,16 @@ impl Machine {
 
 impl Clock for Machine {
     fn now_cycles(&self) -> u64 {
-        // When the machine ends, time has passed for everyone who waits for it to pass.
-        const END: u64 = 1 << 62;
-        let cycles = self.start.elapsed().as_nanos() * u128::from(self.frequency_hz) / SECOND_NS;
-        if self.is_closing() { END + cycles as u64 } else { cycles as u64 }
+        if self.is_closing() {
+            // Time has passed for everyone who waits for it to pass.
+            return u64::MAX;
+        }
+        let elapsed = self.start.elapsed();
+        (elapsed.as_secs() * SECOND_NS + u64::from(elapsed.subsec_nanos())) / self.cycle_ns
     }
 
     fn frequency_hz(&self) -> u64 {
-        self.frequency_hz
+        SECOND_NS / self.cycle_ns
     }
 }
 
@@ -125,8 +128,7 @@ impl Platform for Processor {
     }
 
     fn wait(&self, bound_cycles: u64) {
-        let bound_ns = u128::from(bound_cycles) * SECOND_NS / u128::from(self.machine.frequency_hz);
-        let bound = Duration::from_nanos(u64::try_from(bound_ns).unwrap_or(u64::MAX));
+        let bound = Duration::from_nanos(bound_cycles.saturating_mul(self.machine.cycle_ns));
         if !self.machine.is_closing()
             && let Some(parker) = self.machine.parkers.get(self.id as usize)
         {
@@ -144,5 +146,24 @@ impl Platform for Processor {
 
     fn note_parked(&self, lane: LaneIndex, gate: Gate) {
         tracing::trace!(%lane, gate = gate.name(), "lane parked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_runs_at_the_rate_of_the_architecture() {
+        for arch in ArchId::ALL {
+            let machine = Machine::new(arch, 1);
+            assert_eq!(machine.frequency_hz(), arch.facts().clock_hz);
+            let (before, first) = (machine.start.elapsed(), machine.now_cycles());
+            let after = machine.start.elapsed();
+            let cycles = |time: Duration| time.as_secs_f64() * arch.facts().clock_hz as f64;
+            assert!((cycles(before) - 1.0..=cycles(after)).contains(&(first as f64)));
+            machine.close();
+            assert_eq!(machine.now_cycles(), u64::MAX);
+        }
     }
 }

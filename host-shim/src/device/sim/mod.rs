@@ -163,9 +163,14 @@ impl SimDevice {
         thread.map_err(|source| SimError::Spawn { processor: id, processors, source })
     }
 
-    /// Processors that sleep now, of as many as the device has.
-    pub fn asleep(&self) -> (usize, usize) {
-        (self.machine.asleep(), self.machine.processors() as usize)
+    /// Processors of the device: one per lane and one per core.
+    pub fn processors(&self) -> usize {
+        self.machine.processors() as usize
+    }
+
+    /// Processors that sleep now.
+    pub fn asleep(&self) -> usize {
+        self.machine.asleep()
     }
 
     /// Times that processors went to sleep since the start.

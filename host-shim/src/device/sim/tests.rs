@@ -1,12 +1,17 @@
 //! Whole executions on the simulated device, put in front of it by a hand-written host.
 
+use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
 use sluice_aicpu_fw::test_host::{TestHost, copy};
 use sluice_core::dma::{CopySpec, RingSize};
-use sluice_core::exec::{Instruction, RunBlock, SemaphoreWait, SubType};
-use sluice_core::mem::{CopyMemory, Fault};
+use sluice_core::exec::{HostBoot, Instruction, Recorders, RunBlock, SemaphoreWait, SubType};
+use sluice_core::layout::extension::{self, Extension, Head, LaneActivity, LaneStatus};
+use sluice_core::layout::swimlane::{self, Level};
+use sluice_core::layout::{EnableMask, Lane, SUBSYSTEMS, Shape, SubsystemId};
+use sluice_core::mem::{CopyMemory, Fault, Memory, Word};
 use sluice_core::mmio::{QueueId, SemaphoreId};
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
 
@@ -153,8 +158,8 @@ fn an_idle_device_sleeps_and_a_doorbell_wakes_it() {
     let mut host = host(&device, 0, 64);
     let all_asleep = || {
         let start = Instant::now();
-        while device.asleep().0 != device.asleep().1 {
-            assert!(start.elapsed() < PATIENCE, "only {:?} sleep", device.asleep());
+        while device.asleep() < device.processors() {
+            assert!(start.elapsed() < PATIENCE, "{} of {} sleep", device.asleep(), device.processors());
             thread::yield_now();
         }
         device.sleeps()
@@ -163,7 +168,7 @@ fn an_idle_device_sleeps_and_a_doorbell_wakes_it() {
     for _ in 0..10 {
         let trigger = host.trigger([DevAddr::NULL; 5], false);
         host.post(&trigger);
-        assert_eq!(device.asleep().0, device.asleep().1, "posting wakes nobody");
+        assert_eq!(device.asleep(), device.processors(), "posting wakes nobody");
         kick(&device, 0, &mut host);
         wait_done(&device, &host);
         let after = all_asleep();
@@ -209,4 +214,44 @@ fn dropping_a_busy_device_ends_its_threads() {
     // Memory outlives the device for whoever holds it.
     let mut word = [0; 4];
     memory.read_bytes(endless, &mut word).unwrap();
+}
+
+#[test]
+fn dropping_a_device_releases_a_lane_at_a_shut_gate() {
+    let device = SimDevice::start(SimConfig::default()).unwrap();
+    let mut host = host(&device, 0, 64);
+    let shape = Shape::new(ArchId::A2a3, 2, 10).unwrap();
+    let (region, extension) = (swimlane::region(shape), Extension::new(shape));
+    let region_at = host.alloc(region.bytes() as u64);
+    let words = swimlane::header_words(ArchId::A2a3);
+    let set = |offset: usize, value: u32| host.write(region_at.offset(offset as u64), &value.to_le_bytes());
+    set(words.num_cores, 10);
+    set(words.chip_swimlane_level, Level::FULL.0);
+    set(region.gates().fq_freeze_active, 1);
+    let head = Head {
+        magic: extension::MAGIC,
+        version: extension::VERSION,
+        layout_hash: extension::layout_hash(ArchId::A2a3),
+        bytes: extension.bytes() as u32,
+        lanes: 2,
+        cores: 10,
+        // Longer than anyone waits: only the end of the device ends this wait.
+        deadline_cycles: u64::MAX / 2,
+        ..Head::new_zeroed()
+    };
+    let extension_at = host.alloc(extension.bytes() as u64);
+    host.write(extension_at, head.as_bytes());
+    let mut regions = [DevAddr::NULL; SUBSYSTEMS];
+    regions[SubsystemId::Swimlane.index()] = region_at;
+    let recorders = Recorders { enabled: EnableMask::SWIMLANE, extension: extension_at, regions };
+    HostBoot::attach(device.memory(), device.map().boot).unwrap().attach_recorders(&recorders).unwrap();
+    device.wake_lanes();
+
+    let trigger = host.trigger([DevAddr::NULL; 5], false);
+    host.post(&trigger);
+    kick(&device, 0, &mut host);
+    let parked = extension.lane(SubsystemId::Swimlane, Lane(0)).unwrap() + offset_of!(LaneStatus, state);
+    let parked = device.memory().word(extension_at.offset(parked as u64)).unwrap();
+    wait_until(&device, "a parked lane", || parked.load_acquire() == LaneActivity::FREE_GATE.0);
+    drop(device);
 }
