@@ -14,7 +14,7 @@
 
 use heapless::Vec;
 use sluice_core::exec::{
-    Channel, CoreIndex, ErrorClass, INSTRUCTION_BYTES, Instruction, InstructionBytes, MAX_WAITS,
+    Channel, CoreIndex, ErrorClass, INSTRUCTION_BYTES, Instruction, InstructionBytes, LaneIndex, MAX_WAITS,
     Notification, NotificationSender, RunBlock, SubType,
 };
 use sluice_core::layout::swimlane::SchedPhaseKind;
@@ -253,7 +253,7 @@ impl<M: DeviceMemory> EngineService<M> {
         status: ItemStatus,
     ) -> State<M> {
         self.board.end(execution, status);
-        cx.wake_lane(sluice_core::exec::LaneIndex::SEQUENCER);
+        cx.wake_lane(LaneIndex::SEQUENCER);
         State::Idle
     }
 

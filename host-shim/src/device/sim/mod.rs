@@ -39,6 +39,9 @@ const BASE: DevAddr = DevAddr(0x10_0000_0000);
 /// Granularity of the device's parts, in bytes.
 const PAGE_BYTES: u64 = 0x1_0000;
 
+/// Above this no address space has room for the RAM, and sums of addresses could overflow.
+const MOST_RAM_BYTES: u64 = 1 << 62;
+
 /// What a simulated device is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimConfig {
@@ -108,13 +111,16 @@ impl SimDevice {
     pub fn start(config: SimConfig) -> Result<Self, SimError> {
         let SimConfig { arch, tpbs, lanes, ram_bytes, delays } = config;
         let shape = BootShape { arch, tpbs, lanes }.check()?;
-        let ram_bytes = ram_bytes.min(1 << 46).next_multiple_of(PAGE_BYTES);
-        let ram = DeviceRange { base: BASE, bytes: ram_bytes };
+        let refused = |source| SimError::Map { bytes: ram_bytes, source };
+        if ram_bytes > MOST_RAM_BYTES {
+            return Err(refused(io::ErrorKind::OutOfMemory.into()));
+        }
+        let ram = DeviceRange { base: BASE, bytes: ram_bytes.next_multiple_of(PAGE_BYTES) };
         let registers =
-            RegisterMap::new(BASE.offset(ram_bytes), tpbs).map_err(|_| BootError::Tpbs { asked: tpbs })?;
+            RegisterMap::new(BASE.offset(ram.bytes), tpbs).map_err(|_| BootError::Tpbs { asked: tpbs })?;
         let boot = registers.base().offset(registers.bytes());
-        let bytes = ram_bytes + registers.bytes() + BOOT_BYTES.next_multiple_of(PAGE_BYTES);
-        let memory = memory::map(BASE, bytes).map_err(|source| SimError::Map { bytes, source })?;
+        let bytes = ram.bytes + registers.bytes() + BOOT_BYTES.next_multiple_of(PAGE_BYTES);
+        let memory = memory::map(BASE, bytes).map_err(refused)?;
         shape.write(&memory, boot)?;
 
         let processors = lanes + tpbs * Engine::COUNT as u32;

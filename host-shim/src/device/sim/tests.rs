@@ -195,6 +195,10 @@ fn configurations_that_no_device_has_are_refused() {
     assert!(matches!(start(9, 2), Some(SimError::Boot(BootError::Tpbs { asked: 9 }))));
     assert!(matches!(start(0, 2), Some(SimError::Boot(BootError::Tpbs { asked: 0 }))));
     assert!(matches!(start(2, 5), Some(SimError::Boot(BootError::Lanes { asked: 5, max: 4 }))));
+    for ram_bytes in [1 << 60, u64::MAX] {
+        let error = SimDevice::start(SimConfig { ram_bytes, ..SimConfig::default() }).unwrap_err();
+        assert!(matches!(error, SimError::Map { bytes, .. } if bytes == ram_bytes), "{error}");
+    }
 }
 
 #[test]
