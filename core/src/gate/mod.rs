@@ -26,7 +26,7 @@ mod barrier;
 
 pub use barrier::{Expired, WaitEnv};
 
-use crate::layout::{GateOffsets, Instance, PoolKind};
+use crate::layout::GateOffsets;
 use crate::mem::{DevAddr, Fault, Memory, Peer, Raise};
 
 /// The two places where a lane may have to wait.
@@ -80,31 +80,15 @@ pub struct Parked {
     pub epoch: u32,
 }
 
-/// What the host's words read when a lane gave it up; any change means that it is back.
+/// What those words read that only a living host changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct HostSigns {
-    /// Consumer index of the lane's ready ring.
-    pub ring_head: u32,
-    /// The pool whose free queue the lane waited for.
-    pub pool: (PoolKind, Instance),
-    /// Push counter of that queue.
-    pub queue_tail: u32,
+pub struct GateSigns {
+    /// Host heartbeat.
+    pub heartbeat: u32,
     /// Both freeze flags.
     pub flags: [u32; 2],
     /// Release epoch.
     pub epoch: u32,
-    /// Host heartbeat.
-    pub heartbeat: u32,
-}
-
-impl HostSigns {
-    /// Whether the host has stirred since `then`. Counters of different pools' queues say nothing about each other.
-    pub fn stirred_since(&self, then: &Self) -> bool {
-        if self.pool == then.pool {
-            return self != then;
-        }
-        *self != Self { pool: self.pool, queue_tail: self.queue_tail, ..*then }
-    }
 }
 
 /// The gates of one subsystem, as its lanes see them.
@@ -203,16 +187,22 @@ impl<M: Memory> Gates<M> {
         self.words(gate).contended.is_raised()
     }
 
-    /// Everything that a living host would change.
-    pub fn host_signs(&self, ring_head: u32, pool: (PoolKind, Instance), queue_tail: u32) -> HostSigns {
-        HostSigns {
-            ring_head,
-            pool,
-            queue_tail,
-            flags: [self.ready.freeze.observe(), self.free.freeze.observe()],
-            epoch: self.epoch(),
-            heartbeat: self.extension.as_ref().map_or(0, |words| words.heartbeat.observe()),
-        }
+    /// The host's heartbeat; constant 0 with a peer that has none.
+    pub fn heartbeat(&self) -> u32 {
+        self.extension.as_ref().map_or(0, |words| words.heartbeat.observe())
+    }
+
+    /// What the host's words read now, with a `heartbeat` read earlier: a host that has begun to beat since is noticed.
+    pub fn signs(&self, heartbeat: u32) -> GateSigns {
+        let flags = [self.ready.freeze.observe(), self.free.freeze.observe()];
+        GateSigns { heartbeat, flags, epoch: self.epoch() }
+    }
+
+    /// Whether the host has touched a gate since `then`. Reads no further than to the first word that has changed.
+    pub fn moved_since(&self, then: &GateSigns) -> bool {
+        self.ready.freeze.observe() != then.flags[0]
+            || self.free.freeze.observe() != then.flags[1]
+            || self.epoch() != then.epoch
     }
 }
 

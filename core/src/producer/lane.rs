@@ -2,130 +2,14 @@
 
 use core::fmt;
 
-use super::{Append, DropCause, FreeLook, Pool, ReadyRing, Records, RingLook, Subsystem};
-use crate::gate::{Gate, Gates, HostSigns, Parked, WaitEnv};
+use super::switch::Stage;
+use super::{
+    Append, DropCause, FreeLook, HostSigns, Latch, Patience, Pool, Progress, ReadyRing, Records, RingLook,
+    Subsystem, Switch, SwitchEnd,
+};
+use crate::gate::{Gate, Gates, WaitEnv};
 use crate::layout::extension::LaneActivity;
 use crate::mem::{Clock, Deadline, Memory, Own};
-
-/// Which half of a switch is under way.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Stage {
-    /// The current buffer is to be published.
-    Publish,
-    /// Published, standing at the gate behind publication: the order that [`Rules`](super::Rules) forbids, kept so that a
-    /// test can show why.
-    BehindPublication,
-    /// A buffer is to be claimed.
-    Claim,
-}
-
-/// A buffer switch under way; plain data, so that a checker can store and compare it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[must_use = "a switch does nothing unless polled to its end"]
-pub struct Switch {
-    stage: Stage,
-    parked: Option<Parked>,
-    raised: bool,
-    waited: bool,
-    deadline: Deadline,
-}
-
-impl Switch {
-    /// A whole switch: publish the current buffer, if there is one, and claim the next.
-    pub const fn publish_then_claim(limit_cycles: u64) -> Self {
-        Self::at(Stage::Publish, limit_cycles)
-    }
-
-    /// Only the second half, for a pool without a buffer.
-    pub const fn claim_only(limit_cycles: u64) -> Self {
-        Self::at(Stage::Claim, limit_cycles)
-    }
-
-    const fn at(stage: Stage, limit_cycles: u64) -> Self {
-        let deadline = Deadline::after(limit_cycles);
-        Self { stage, parked: None, raised: false, waited: false, deadline }
-    }
-
-    /// The gate at which this switch would wait now.
-    pub const fn gate(&self) -> Gate {
-        match self.stage {
-            Stage::Publish | Stage::BehindPublication => Gate::Ready,
-            Stage::Claim => Gate::Free,
-        }
-    }
-
-    /// The release epoch at which it parked, if it stands at a shut gate.
-    pub const fn parked(&self) -> Option<Parked> {
-        self.parked
-    }
-
-    /// Puts another epoch in place of the one it parked at, for a checker that stores epochs by rank.
-    pub fn set_parked(&mut self, parked: Option<Parked>) {
-        self.parked = parked;
-    }
-
-    /// The same switch as one that has waited since cycle 0, so that a checker need not tell apart when waits began.
-    pub fn waiting_since_zero(mut self) -> Self {
-        self.waited = true;
-        self.deadline = self.deadline.started_at(0);
-        self
-    }
-
-    fn next_stage(&mut self, stage: Stage) {
-        self.stage = stage;
-        self.parked = None;
-        self.raised = false;
-        self.waited = false;
-    }
-}
-
-/// What one poll of a switch did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Progress {
-    /// Nothing could be done at this gate; relax and poll again.
-    Waiting(Gate),
-    /// A step was made; poll again at once.
-    Moved,
-    /// The switch is over.
-    Done(SwitchEnd),
-}
-
-/// How a switch ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum SwitchEnd {
-    /// The pool has a fresh buffer.
-    Switched,
-    /// The buffer could not be published: its records are counted as lost and it is filled again.
-    Kept {
-        /// Records lost.
-        dropped: u32,
-    },
-    /// No buffer could be claimed: the pool has none, the next append tries again.
-    Unbacked,
-}
-
-/// The host-gone latch: set when a wait expired, with what the host's words read then.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Latch(Option<HostSigns>);
-
-impl Latch {
-    /// Whether the lane has given the host up.
-    pub const fn is_set(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// What the host's words read when it was set.
-    pub const fn signs(&self) -> Option<HostSigns> {
-        self.0
-    }
-
-    /// A latch with these signs, for a checker that stores them by rank.
-    pub const fn with(signs: Option<HostSigns>) -> Self {
-        Self(signs)
-    }
-}
 
 /// What a lane remembers between switches; plain data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -328,6 +212,12 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         switch: &mut Switch,
         clock: &impl Clock,
     ) -> Progress {
+        if switch.patience == Patience::Ended {
+            return self.give_host_up(pool, switch);
+        }
+        if switch.patience == Patience::Waiting && self.host_is_back(pool, switch) {
+            return Progress::Moved;
+        }
         match switch.stage {
             Stage::Publish => self.poll_publish(pool, switch, clock),
             Stage::BehindPublication => self.poll_behind_publication(pool, switch, clock),
@@ -345,7 +235,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             switch.next_stage(Stage::Claim);
             return Progress::Moved;
         }
-        if S::RULES.gate_before_publication && !self.may_look(pool, switch) {
+        if S::RULES.gate_before_publication && !self.may_look(switch) {
             return self.fruitless(pool, switch, clock);
         }
         match self.ring.look() {
@@ -381,7 +271,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         switch: &mut Switch,
         clock: &impl Clock,
     ) -> Progress {
-        if self.may_look(pool, switch) {
+        if self.may_look(switch) {
             pool.released();
             switch.next_stage(Stage::Claim);
             return Progress::Moved;
@@ -395,7 +285,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         switch: &mut Switch,
         clock: &impl Clock,
     ) -> Progress {
-        if !self.may_look(pool, switch) {
+        if !self.may_look(switch) {
             return self.fruitless(pool, switch, clock);
         }
         match pool.try_claim() {
@@ -413,10 +303,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     /// Whether the gate lets the lane look at its queue. A lane that leaves because of a release looks once before it can be
     /// parked again: that look is what the release was for.
     ///
-    /// A latched lane ignores gates only while the host shows no life. Otherwise a lane that always finds a buffer would
-    /// never clear its latch, pass every shut gate, and keep the freeze of its peers from ending.
-    fn may_look<K: Records>(&mut self, pool: &Pool<M, K, S>, switch: &mut Switch) -> bool {
-        if self.state.latch.is_set() && !self.host_is_back(pool, switch) {
+    /// A latched lane ignores gates, but only while the host shows no life, as every look finds out first. Otherwise a lane
+    /// that always finds a buffer would never clear its latch, pass every shut gate, and keep the freeze of its peers from
+    /// ending.
+    fn may_look(&mut self, switch: &mut Switch) -> bool {
+        if self.state.latch.is_set() {
             return true;
         }
         let gate = switch.gate();
@@ -464,6 +355,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         clock: &impl Clock,
     ) -> Progress {
         let gate = switch.gate();
+        if switch.patience == Patience::LastLook {
+            switch.patience = Patience::Waiting;
+            let was_served = self.state.latch.signs().is_some_and(|then| self.was_served_since(pool, &then));
+            return if was_served { self.trust_again(switch) } else { self.give_up(pool, switch) };
+        }
         if self.state.latch.is_set() {
             return if self.host_is_back(pool, switch) {
                 Progress::Moved
@@ -473,31 +369,58 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
         if !switch.waited {
             switch.waited = true;
+            switch.heartbeat = self.gates.heartbeat();
             self.note_wait(gate, clock);
         }
-        let is_detached = self.gates.is_detached();
-        if is_detached || switch.deadline.expired(clock) {
-            self.state.expiries = self.state.expiries.wrapping_add(1);
-            self.state.latch = Latch(Some(self.signs(pool)));
-            let has_looked = switch.parked.take().is_none();
-            if has_looked || is_detached || switch.stage == Stage::BehindPublication {
-                return self.give_up(pool, switch);
-            }
-            // It stood at a shut gate: behind it there may be room for what would be lost.
+        if self.gates.is_detached() || switch.deadline.expired(clock) {
+            switch.patience = Patience::Ended;
             return Progress::Moved;
         }
         Progress::Waiting(gate)
     }
 
-    /// Clears the latch, and grants a fresh deadline, if anything that only a living host changes has changed.
+    /// Sets the latch. A lane that stood at a shut gate looks once more.
+    #[cold]
+    fn give_host_up<K: Records>(&mut self, pool: &mut Pool<M, K, S>, switch: &mut Switch) -> Progress {
+        self.state.expiries = self.state.expiries.wrapping_add(1);
+        self.state.latch = Latch::with(Some(HostSigns {
+            gates: self.gates.signs(switch.heartbeat),
+            ring_head: self.ring.head(),
+            pool: pool.name(),
+            queue_tail: pool.queue_tail(),
+        }));
+        let has_looked = switch.parked.take().is_none();
+        if has_looked || self.gates.is_detached() || switch.stage == Stage::BehindPublication {
+            return self.give_up(pool, switch);
+        }
+        switch.patience = Patience::LastLook;
+        Progress::Moved
+    }
+
+    /// Clears the latch if anything that only a living host changes has changed.
     fn host_is_back<K: Records>(&mut self, pool: &Pool<M, K, S>, switch: &mut Switch) -> bool {
-        let is_back = self.state.latch.0.is_some_and(|then| self.signs(pool).stirred_since(&then));
+        let Some(then) = self.state.latch.signs() else { return false };
+        let heartbeat = self.gates.heartbeat();
+        let is_back = heartbeat != then.gates.heartbeat || self.was_served_since(pool, &then);
         if is_back {
-            self.state.latch = Latch(None);
-            self.show(LaneActivity::RUNNING);
-            switch.deadline = Deadline::after(self.limit_cycles);
+            switch.heartbeat = heartbeat;
+            let _ = self.trust_again(switch);
         }
         is_back
+    }
+
+    fn was_served_since<K: Records>(&self, pool: &Pool<M, K, S>, then: &HostSigns) -> bool {
+        self.gates.moved_since(&then.gates)
+            || self.ring.head() != then.ring_head
+            || (pool.name() == then.pool && pool.queue_tail() != then.queue_tail)
+    }
+
+    /// Clears the latch and grants a fresh deadline.
+    fn trust_again(&mut self, switch: &mut Switch) -> Progress {
+        self.state.latch = Latch::default();
+        self.show(LaneActivity::RUNNING);
+        switch.deadline = Deadline::after(self.limit_cycles);
+        Progress::Moved
     }
 
     fn give_up<K: Records>(&mut self, pool: &mut Pool<M, K, S>, switch: &Switch) -> Progress {
@@ -513,10 +436,6 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             }
             Stage::Claim => SwitchEnd::Unbacked,
         })
-    }
-
-    fn signs<K: Records>(&self, pool: &Pool<M, K, S>) -> HostSigns {
-        self.gates.host_signs(self.ring.head(), pool.name(), pool.queue_tail())
     }
 
     fn note_depth(&mut self, depth: u32) {

@@ -23,7 +23,8 @@
 //!
 //! One deadline covers a whole switch and is taken at the first fruitless look. When it passes, the records of the buffer
 //! (or the one record that found none) are counted as lost to `host_gone`, and the lane latches: from then on it takes what
-//! is free but never waits, until any word that only a living host changes has changed.
+//! is free but never waits, until any word that only a living host changes has changed. The heartbeat counts from the beginning
+//! of the wait, the other words from its end.
 //!
 //! | word | writer → reader | order | what it publishes |
 //! |---|---|---|---|
@@ -43,17 +44,21 @@
 mod attachment;
 mod free_queue;
 mod lane;
+mod latch;
 mod pool;
 mod ready_ring;
 pub mod swimlane;
+mod switch;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod tiny;
 
 pub use attachment::{AttachError, Attachment, answer, judge, reply};
 pub use free_queue::{FreeLook, FreeQueue};
-pub use lane::{AppendError, Lane, LaneState, LaneWords, Latch, Progress, Switch, SwitchEnd};
+pub use lane::{AppendError, Lane, LaneState, LaneWords};
+pub use latch::{HostSigns, Latch};
 pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState};
 pub use ready_ring::{ReadyEntry, ReadyRing, RingLook};
+pub use switch::{Patience, Progress, Switch, SwitchEnd};
 
 use zerocopy::{Immutable, IntoBytes};
 

@@ -6,8 +6,8 @@
 
 use std::rc::Rc;
 
-use sluice_core::gate::HostSigns;
-use sluice_core::producer::Latch;
+use sluice_core::gate::GateSigns;
+use sluice_core::producer::{HostSigns, Latch, Patience};
 
 use super::layout::{self, BUFFERS, LANES};
 use super::memory::Logged;
@@ -41,16 +41,40 @@ pub(super) fn canonical(mut state: State) -> State {
     state
 }
 
-/// The heartbeat moves once, when a new host serves: signs read before that never match again, whatever else they say.
+/// The heartbeat moves once, when a new host serves: signs read before that never match again, whatever else they say, and
+/// a wait that nothing ends any more need not know when it began.
 fn forget_stale_signs(state: &mut State, lane: usize) {
-    let heartbeat = u32::from(state.shared.slots[layout::HEARTBEAT as usize]);
-    if let Some(signs) = state.lanes[lane].lane.latch.signs()
-        && signs.heartbeat != heartbeat
-        // A poll under way may have compared them already.
-        && state.lanes[lane].log.is_empty()
+    let now = state.shared.slots[layout::HEARTBEAT as usize];
+    let epoch = state.shared.slots[layout::EPOCH as usize];
+    let here = &state.lanes[lane];
+    let is_last_look = here.switch.is_some_and(|switch| switch.patience() == Patience::LastLook);
+    if let Some(switch) = here.switch
+        && switch.heartbeat() != u32::from(now)
     {
-        let epoch = u32::from(state.shared.slots[layout::EPOCH as usize]);
-        let stale = HostSigns { ring_head: 0, queue_tail: 0, flags: [0; 2], epoch, ..signs };
+        let process = Rc::make_mut(&mut state.lanes[lane]);
+        match switch.patience() {
+            // What it would find in a last look, it compares with these.
+            Patience::Ended if switch.parked().is_some() => {}
+            Patience::Ended => {
+                for logged in &mut process.log {
+                    let stale = if logged.slot == layout::EPOCH { epoch } else { 0 };
+                    logged.loaded = logged.loaded.map(|_| stale);
+                }
+            }
+            Patience::Waiting | Patience::LastLook if state.host == HostProcess::Down => {}
+            Patience::Waiting | Patience::LastLook => {
+                process.switch = Some(switch.waiting_since_heartbeat(u32::from(now)));
+            }
+        }
+    }
+    if let Some(signs) = state.lanes[lane].lane.latch.signs()
+        && signs.gates.heartbeat != u32::from(now)
+        // A poll under way may have compared the heartbeat already; then it goes by the rest, as a last look does.
+        && state.lanes[lane].log.is_empty()
+        && !is_last_look
+    {
+        let gates = GateSigns { flags: [0; 2], epoch: u32::from(epoch), ..signs.gates };
+        let stale = HostSigns { gates, ring_head: 0, queue_tail: 0, ..signs };
         if signs != stale {
             Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(stale));
         }
@@ -84,7 +108,7 @@ fn rank_epochs(state: &mut State) {
     let mut values = vec![state.shared.slots[layout::EPOCH as usize]];
     for lane in &state.lanes {
         values.extend(lane.switch.and_then(|switch| switch.parked()).map(|parked| parked.epoch as u8));
-        values.extend(lane.lane.latch.signs().map(|signs| signs.epoch as u8));
+        values.extend(lane.lane.latch.signs().map(|signs| signs.gates.epoch as u8));
     }
     for_each_log(state, |logged| {
         if logged.slot == layout::EPOCH {
@@ -104,7 +128,7 @@ fn rank_epochs(state: &mut State) {
             switch.set_parked(Some(parked));
         }
         if let Some(mut signs) = lane.lane.latch.signs() {
-            signs.epoch = u32::from(rank(signs.epoch as u8));
+            signs.gates.epoch = u32::from(rank(signs.gates.epoch as u8));
             lane.lane.latch = Latch::with(Some(signs));
         }
     }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
 
+use indexmap::IndexSet;
 use sluice_core::producer::Subsystem;
 
 use super::canonical::canonical;
@@ -44,6 +45,7 @@ pub struct Report {
 }
 
 type FastMap<K, V> = HashMap<K, V, foldhash::fast::FixedState>;
+type FastSet<K> = IndexSet<K, foldhash::fast::FixedState>;
 
 /// Gives equal values equal numbers.
 struct Interner<T> {
@@ -185,8 +187,7 @@ impl Graph {
 pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
     let mut world = World::<S>::new(config);
     let mut packer = Packer::new();
-    let mut numbers: FastMap<Packed, u32> = FastMap::default();
-    let mut states: Vec<Packed> = Vec::new();
+    let mut states: FastSet<Packed> = FastSet::default();
     let mut graph = Graph {
         first_edge: Vec::new(),
         targets: Vec::new(),
@@ -197,9 +198,7 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
     let initial = canonical(world.initial());
     graph.frozen.push(World::<S>::is_frozen(&initial));
     graph.parents.push(u32::MAX);
-    let packed = packer.pack(&initial);
-    numbers.insert(packed, 0);
-    states.push(packed);
+    states.insert(packer.pack(&initial));
     let mut steps = Vec::new();
     let mut next = 0;
     while next < states.len() {
@@ -219,14 +218,12 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
                 }
                 let reached = canonical(step.state);
                 let is_frozen = World::<S>::is_frozen(&reached);
-                let packed = packer.pack(&reached);
-                let number = *numbers.entry(packed).or_insert_with(|| {
-                    states.push(packed);
+                let (number, is_new) = states.insert_full(packer.pack(&reached));
+                if is_new {
                     graph.frozen.push(is_frozen);
                     graph.parents.push(next as u32);
-                    states.len() as u32 - 1
-                });
-                graph.targets.push(number);
+                }
+                graph.targets.push(number as u32);
                 graph.labels.push(label);
             }
         }
@@ -234,7 +231,6 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
         assert!(states.len() <= limit, "more than {limit} states; the model is not as small as was thought");
     }
     graph.first_edge.push(graph.targets.len() as u32);
-    drop(numbers);
     let violation =
         find_starved_lane(&graph).or_else(|| find_endless_freeze(&graph)).map(|(number, mut found)| {
             found.state = format!("{:#?}", packer.unpack(&states[number]));

@@ -10,7 +10,7 @@ const LOST: Result<(), AppendError> = Err(AppendError { cause: DropCause::HostGo
 fn expire(bench: &mut MappedBench, switch: &mut Switch) -> Progress {
     assert!(matches!(bench.poll(switch), Progress::Waiting(_)));
     bench.env.now_cycles.set(bench.env.now_cycles.get() + LIMIT_CYCLES);
-    bench.poll(switch)
+    bench.poll_twice(switch)
 }
 
 /// A bench whose lane has given the host up at a full ring.
@@ -43,7 +43,7 @@ fn an_append_whose_buffer_was_lost_says_so() {
     let mut bench = bench().with_full_buffer(false);
     bench.host.detach();
     let mut switch = bench.lane.begin_switch();
-    assert!(matches!(bench.poll(&mut switch), Progress::Done(SwitchEnd::Kept { .. })));
+    assert!(matches!(bench.poll_twice(&mut switch), Progress::Done(SwitchEnd::Kept { .. })));
     for first in 1..RECORDS {
         assert_eq!(bench.append(first), Ok(()));
     }
@@ -93,8 +93,9 @@ fn a_latched_switch_passes_shut_gates_only_while_the_host_is_silent() {
     bench.fill();
     bench.host.drain_all(0);
     let mut switch = bench.lane.begin_switch();
-    assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Ready), "somebody drains: gates count again");
+    assert_eq!(bench.poll(&mut switch), Progress::Moved, "somebody drains");
     assert!(!bench.lane.state().latch.is_set());
+    assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Ready), "gates count again");
 }
 
 #[test]
@@ -131,8 +132,9 @@ fn each_sign_of_life_clears_the_latch_before_the_switch_may_fail() {
         }
         bench.env.now_cycles.set(10 * LIMIT_CYCLES);
         let mut switch = bench.lane.begin_switch();
-        assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Ready), "{name}");
+        assert_eq!(bench.poll(&mut switch), Progress::Moved, "{name}");
         assert!(!bench.lane.state().latch.is_set(), "{name}");
+        assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Ready), "{name}");
         assert_eq!(bench.pool.state().count, RECORDS, "{name}");
         bench.env.now_cycles.set(11 * LIMIT_CYCLES - 1);
         assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Ready), "{name}: a whole new wait");
@@ -156,11 +158,11 @@ fn a_detached_host_is_not_waited_for() {
     let mut bench = bench().with_full_buffer(false);
     bench.host.detach();
     let mut switch = bench.lane.begin_switch();
-    assert_eq!(bench.poll(&mut switch), Progress::Done(SwitchEnd::Kept { dropped: RECORDS }));
+    assert_eq!(bench.poll_twice(&mut switch), Progress::Done(SwitchEnd::Kept { dropped: RECORDS }));
     let mut other = self::bench();
     other.host.detach();
     let mut switch = other.lane.begin_claim();
-    assert_eq!(other.poll(&mut switch), Progress::Done(SwitchEnd::Unbacked));
+    assert_eq!(other.poll_twice(&mut switch), Progress::Done(SwitchEnd::Unbacked));
     assert_eq!(other.lane.state().expiries, 1);
 }
 
@@ -188,4 +190,41 @@ fn a_flush_after_the_host_came_back_publishes() {
     assert_eq!(bench.pool.state().count, 0);
     assert_eq!(bench.host.drain(0).map(|entry| entry.buffer), Some(tiny::buffer(0)));
     bench.assert_conserved(u64::from(2 * RECORDS));
+}
+
+#[test]
+fn a_host_that_began_to_beat_during_the_wait_is_trusted_by_the_next_switch() {
+    let mut bench = bench().with_full_buffer(false);
+    let mut switch = bench.lane.begin_switch();
+    assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Ready));
+    bench.host.bump(tiny::EXTENSION_GATES.host_heartbeat);
+    bench.env.now_cycles.set(LIMIT_CYCLES);
+    assert_eq!(bench.poll_twice(&mut switch), Progress::Done(SwitchEnd::Kept { dropped: RECORDS }));
+    assert!(bench.lane.state().latch.is_set());
+    bench.fill();
+    let mut switch = bench.lane.begin_switch();
+    assert_eq!(bench.poll(&mut switch), Progress::Moved);
+    assert!(!bench.lane.state().latch.is_set());
+    assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Ready));
+}
+
+#[test]
+fn a_last_look_fails_unless_somebody_served_since_the_deadline() {
+    let services: [(Sign, bool); 3] = [
+        (|host| host.bump(tiny::EXTENSION_GATES.host_heartbeat), false),
+        (|host| host.bump_epoch(), true),
+        (|host| host.set_shut(Gate::Ready, true), true),
+    ];
+    for (service, trusts) in services {
+        let mut bench = bench();
+        bench.host.set_shut(Gate::Free, true);
+        let mut switch = bench.lane.begin_claim();
+        assert_eq!(expire(&mut bench, &mut switch), Progress::Moved);
+        assert_eq!(switch.patience(), Patience::LastLook);
+        service(&bench.host);
+        let end = bench.poll(&mut switch);
+        let expected = if trusts { Progress::Moved } else { Progress::Done(SwitchEnd::Unbacked) };
+        assert_eq!(end, expected, "a beat alone makes no wait longer, or none would be bounded");
+        assert_eq!(bench.lane.state().latch.is_set(), !trusts);
+    }
 }

@@ -9,7 +9,7 @@ mod switch;
 mod threads;
 
 use super::tiny::{self, RECORDS, Record, Surroundings, Tiny};
-use super::{Append, Lane, Pool, Progress, ReadyEntry, Subsystem, Switch, SwitchEnd};
+use super::{Append, Lane, Patience, Pool, Progress, ReadyEntry, Subsystem, Switch, SwitchEnd};
 use crate::gate::Gate;
 use crate::mem::testing::{BlockMemory, Poke, block};
 use crate::mem::{DevAddr, Memory, Window};
@@ -164,6 +164,13 @@ impl<M: Memory, S: Subsystem> Bench<M, S> {
 
     fn poll(&mut self, switch: &mut Switch) -> Progress {
         self.lane.poll_switch(&mut self.pool, switch, &self.env)
+    }
+
+    /// A look that finds the deadline passed, and the one that acts on it.
+    fn poll_twice(&mut self, switch: &mut Switch) -> Progress {
+        assert_eq!(self.poll(switch), Progress::Moved);
+        assert_eq!(switch.patience(), Patience::Ended);
+        self.poll(switch)
     }
 
     fn append(&mut self, first: u32) -> Result<(), super::AppendError> {

@@ -188,6 +188,7 @@ fn the_schedules_reach_every_outcome() {
         run.happen(event);
     }
     run.look();
+    run.look();
     assert!(run.bench.lane.state().latch.is_set());
     run.happen(Event::Beat);
     run.happen(Event::Append);

@@ -207,7 +207,7 @@ fn one_deadline_covers_both_halves() {
     assert_eq!(bench.poll(&mut switch), Progress::Moved);
     assert_eq!(bench.poll(&mut switch), Progress::Waiting(Gate::Free));
     bench.env.now_cycles.set(1000 + LIMIT_CYCLES);
-    assert_eq!(bench.poll(&mut switch), Progress::Done(SwitchEnd::Unbacked));
+    assert_eq!(bench.poll_twice(&mut switch), Progress::Done(SwitchEnd::Unbacked));
     assert_eq!(bench.lane.state().expiries, 1);
 }
 
