@@ -10,7 +10,7 @@ use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Words};
 const ENTRY_WORDS: u32 = (READY_ENTRY_BYTES / 4) as u32;
 
 /// A full buffer as it stands in the ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadyEntry {
     /// Pool of its kind.
     pub instance: Instance,

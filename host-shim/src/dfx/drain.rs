@@ -4,6 +4,9 @@
 //! back, hand the buffer on. What cannot be right is counted under its reason and its slot given back, so one bad entry
 //! costs one entry.
 //!
+//! A transport may fail when the slot is given back. By then the ledger counts the buffer as the host's, and the lane may
+//! already reuse the slot; so the entry is kept, and the next poll of that ring only gives the slot back.
+//!
 //! After an attach some buffers may have been seen only as a lane's current one: either the lane fills them, or it had
 //! published them to the dead host and not yet cleared the word. The drain settles these, because it alone takes entries
 //! out: a buffer that a lane no longer names and no ring holds is the host's.
@@ -17,7 +20,7 @@ use super::ledger::{BufferId, Directory, TakenSide};
 use super::{Full, Pipe, RingDrain, RingState};
 
 /// Why an entry was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
     /// No pool of that kind and number.
     UnknownPool,
@@ -30,7 +33,7 @@ pub enum Refusal {
 }
 
 /// What one poll did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub enum Drained {
     /// The ring looked at had nothing.
@@ -46,10 +49,12 @@ pub enum Drained {
         /// Why it was refused.
         why: Refusal,
     },
-    /// The ring's index was out of range.
-    CorruptTail {
+    /// An index of the ring was out of range.
+    CorruptRing {
         /// The ring.
         ring: u32,
+        /// What its head read.
+        head: u32,
         /// What its tail read.
         tail: u32,
     },
@@ -64,6 +69,8 @@ pub struct DrainState {
     pub ring: u32,
     /// Buffers that an attach left open.
     pub unsettled: Vec<BufferId>,
+    /// An entry of that ring that was judged but whose slot could not be given back, and the slot.
+    pub judged: Option<(u32, Drained)>,
 }
 
 /// The drain of one subsystem.
@@ -84,7 +91,7 @@ impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
         ledger: TakenSide<W>,
         unsettled: Vec<BufferId>,
     ) -> Self {
-        Self { directory, rings, currents, ledger, state: DrainState { ring: 0, unsettled } }
+        Self { directory, rings, currents, ledger, state: DrainState { ring: 0, unsettled, judged: None } }
     }
 
     /// What the drain remembers.
@@ -105,7 +112,7 @@ impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
     /// Looks at the next ring and takes at most one entry.
     ///
     /// # Errors
-    /// [`Fault`] when the transport fails; the entry stays where it is.
+    /// [`Fault`] when the transport fails; the next poll goes on from there.
     pub fn poll(
         &mut self,
         collect: &impl Pipe<Full>,
@@ -114,7 +121,7 @@ impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
         let ring = self.state.ring;
         let drained = self.poll_ring(ring, collect)?;
         self.state.ring = if ring as usize + 1 >= self.rings.len() { 0 } else { ring + 1 };
-        if drained == Drained::Nothing && self.state.ring == 0 && !self.state.unsettled.is_empty() {
+        if drained == Drained::Nothing && !self.state.unsettled.is_empty() {
             return self.settle(returned);
         }
         Ok(drained)
@@ -122,25 +129,30 @@ impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
 
     fn poll_ring(&mut self, number: u32, collect: &impl Pipe<Full>) -> Result<Drained, Fault> {
         let ring = &self.rings[number as usize];
-        let index = match ring.look()? {
-            RingState::Empty => return Ok(Drained::Nothing),
-            RingState::Corrupt { tail } => return Ok(Drained::CorruptTail { ring: number, tail }),
-            RingState::Entry { index, .. } => index,
+        let (index, drained) = match self.state.judged {
+            Some(judged) => judged,
+            None => match ring.look()? {
+                RingState::Empty => return Ok(Drained::Nothing),
+                RingState::Corrupt { head, tail } => {
+                    return Ok(Drained::CorruptRing { ring: number, head, tail });
+                }
+                RingState::Entry { index, .. } => {
+                    let entry = ring.read(index)?;
+                    let drained = match self.accept(&entry) {
+                        Ok(buffer) => Drained::Buffer(Full { buffer, sequence: entry.sequence }),
+                        Err(why) => Drained::Refused { ring: number, entry, why },
+                    };
+                    *self.state.judged.insert((index, drained))
+                }
+            },
         };
-        let entry = ring.read(index)?;
-        match self.accept(&entry) {
-            Ok(buffer) => {
-                ring.advance()?;
-                self.state.unsettled.retain(|&open| open != buffer);
-                let full = Full { buffer, sequence: entry.sequence };
-                collect.push(full);
-                Ok(Drained::Buffer(full))
-            }
-            Err(why) => {
-                ring.advance()?;
-                Ok(Drained::Refused { ring: number, entry, why })
-            }
+        ring.give_back(index)?;
+        self.state.judged = None;
+        if let Drained::Buffer(full) = drained {
+            self.state.unsettled.retain(|&open| open != full.buffer);
+            collect.push(full);
         }
+        Ok(drained)
     }
 
     fn accept(&self, entry: &ReadyEntry) -> Result<BufferId, Refusal> {

@@ -120,7 +120,7 @@ pub enum Kept {
 }
 
 /// What the keeper remembers between polls; plain data.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct KeeperState {
     /// Place in the round.
     pub step: Step,
@@ -130,6 +130,8 @@ pub struct KeeperState {
     pub spare: Vec<VecDeque<BufferId>>,
     /// Buffers moved in this round.
     pub moved: u32,
+    /// The number under which the first spare buffer of the pool at hand was put into its queue, if that may have failed.
+    pub pushing: Option<u32>,
 }
 
 /// The keeper of one subsystem.
@@ -165,12 +167,8 @@ impl<M: Memory, W: Word> Keeper<M, W> {
         spare: impl IntoIterator<Item = BufferId>,
         shut: Shut,
     ) -> Self {
-        let mut state = KeeperState {
-            step: Step::default(),
-            shut,
-            spare: vec![VecDeque::new(); directory.pools().len()],
-            moved: 0,
-        };
+        let spare_lists = vec![VecDeque::new(); directory.pools().len()];
+        let mut state = KeeperState { shut, spare: spare_lists, ..KeeperState::default() };
         for buffer in spare {
             state.spare[directory.pool_of(buffer).0 as usize].push_back(buffer);
         }
@@ -233,7 +231,10 @@ impl<M: Memory, W: Word> Keeper<M, W> {
             self.gates.set_shut(gate, false)?;
             self.state.shut.set(gate, false);
         }
-        self.state.step = Step::Returns;
+        // A buffer whose push may have failed is pushed again first, under the same number.
+        if self.state.pushing.is_none() {
+            self.state.step = Step::Returns;
+        }
         Ok(())
     }
 
@@ -275,26 +276,29 @@ impl<M: Memory, W: Word> Keeper<M, W> {
             return Ok(Kept::Step);
         };
         let queue = &self.queues[index];
-        match queue.occupancy()? {
-            Occupancy::Waiting(waiting) if waiting < queue.slots() => {
-                self.ledger.give(buffer);
-                if let Err(fault) = queue.push(self.directory.address(buffer)) {
-                    self.ledger.take_back(buffer);
-                    return Err(fault);
+        let tail = match self.state.pushing {
+            Some(tail) => tail,
+            None => match queue.occupancy()? {
+                Occupancy::Waiting(waiting) if waiting < queue.slots() => {
+                    // From here on the lane may have it, whatever the transport says.
+                    self.ledger.give(buffer);
+                    *self.state.pushing.insert(queue.tail())
                 }
-                self.state.spare[index].pop_front();
-                self.state.moved += 1;
-                Ok(Kept::Refilled(buffer))
-            }
-            Occupancy::Waiting(_) => {
-                self.state.step = next;
-                Ok(Kept::Step)
-            }
-            Occupancy::Corrupt { head } => {
-                self.state.step = next;
-                Ok(Kept::CorruptHead { pool, head })
-            }
-        }
+                Occupancy::Waiting(_) => {
+                    self.state.step = next;
+                    return Ok(Kept::Step);
+                }
+                Occupancy::Corrupt { head } => {
+                    self.state.step = next;
+                    return Ok(Kept::CorruptHead { pool, head });
+                }
+            },
+        };
+        queue.push(tail, self.directory.address(buffer))?;
+        self.state.pushing = None;
+        self.state.spare[index].pop_front();
+        self.state.moved += 1;
+        Ok(Kept::Refilled(buffer))
     }
 
     fn look_at_signal(&mut self, gate: Gate) -> Result<Kept, Fault> {

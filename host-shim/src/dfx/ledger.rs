@@ -162,12 +162,6 @@ impl<W: Word> GivenSide<W> {
         given.publish(given.get().wrapping_add(1) & self.mask);
     }
 
-    /// Takes back a [`give`](GivenSide::give) whose buffer could not be put into the queue.
-    pub fn take_back(&self, buffer: BufferId) {
-        let given = &self.given[buffer.0 as usize];
-        given.publish(given.get().wrapping_sub(1) & self.mask);
-    }
-
     /// Whether the host holds `buffer`.
     pub fn is_host_held(&self, buffer: BufferId) -> bool {
         let index = buffer.0 as usize;
@@ -234,9 +228,6 @@ mod tests {
         assert!(drain.take(BufferId(0)));
         assert!(!drain.take(BufferId(0)), "a second publication is refused");
         assert!(keeper.is_host_held(BufferId(0)));
-        keeper.give(BufferId(1));
-        keeper.take_back(BufferId(1));
-        assert!(!drain.take(BufferId(1)));
     }
 
     #[test]

@@ -162,9 +162,9 @@ impl<D: Device> Service<D> {
                     moved = true;
                     self.note_corrupt(&format!("lane {ring}: {entry:?} refused: {why:?}"));
                 }
-                Ok(Drained::CorruptTail { ring, tail }) => {
+                Ok(Drained::CorruptRing { ring, head, tail }) => {
                     idle += 1;
-                    self.note_corrupt(&format!("lane {ring}: ready tail {tail} out of range"));
+                    self.note_corrupt(&format!("lane {ring}: ready head {head} or tail {tail} out of range"));
                 }
                 Err(fault) => {
                     self.note_fault(fault);

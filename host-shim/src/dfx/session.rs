@@ -336,7 +336,9 @@ fn build_service<D: Device>(
     for &buffer in &found.device {
         given_side.give(buffer);
     }
-    let watch = |offsets: &layout::LaneOffsets| RingWatch::attach(memory, region_at, *offsets);
+    let watch = |offsets: &layout::LaneOffsets| {
+        RingWatch::attach(memory, region_at, *offsets, region.ready_entries())
+    };
     let keeper_views =
         KeeperViews { queues, rings: lanes.iter().map(watch).collect::<Result<_, _>>()?, gates };
     let heartbeat_at = extension::HEARTBEAT + offset_of!(Heartbeat, heartbeat_host);

@@ -17,9 +17,11 @@ pub enum RingState {
         /// Entries waiting.
         waiting: u32,
     },
-    /// The device's index is no index of this ring; nothing is read until it is one again.
+    /// An index is no index of this ring; nothing is read until it is one again.
     Corrupt {
-        /// What it read.
+        /// What the host's own index read.
+        head: u32,
+        /// What the device's read.
         tail: u32,
     },
 }
@@ -54,8 +56,8 @@ impl<M: Memory> RingDrain<M> {
         // Partner of the lane's tail store: the entry and the buffer are whole.
         let tail = self.tail.try_observe()?;
         let head = self.head.get();
-        Ok(if tail >= self.count {
-            RingState::Corrupt { tail }
+        Ok(if tail >= self.count || head >= self.count {
+            RingState::Corrupt { head, tail }
         } else if tail == head {
             RingState::Empty
         } else {
@@ -72,12 +74,12 @@ impl<M: Memory> RingDrain<M> {
         ReadyEntry::read(&self.entries, index)
     }
 
-    /// Gives the oldest entry's slot back to the lane.
+    /// Gives slot `index`, that of the oldest entry, back to the lane.
     ///
     /// # Errors
-    /// [`Fault`] when the transport fails; nothing has changed then.
-    pub fn advance(&self) -> Result<(), Fault> {
-        let next = self.head.get() + 1;
+    /// [`Fault`] when the transport fails. The lane may or may not have the slot then; giving it back again does no harm.
+    pub fn give_back(&self, index: u32) -> Result<(), Fault> {
+        let next = index + 1;
         self.head.try_publish(if next >= self.count { 0 } else { next })
     }
 
@@ -98,27 +100,31 @@ impl<M: Memory> RingDrain<M> {
 pub struct RingWatch<M: Memory> {
     head: Peer<M::Word>,
     tail: Peer<M::Word>,
+    count: u32,
 }
 
 impl<M: Memory> RingWatch<M> {
-    /// The ring at `offsets` in the region at `region`.
+    /// The ring of `count` entries at `offsets` in the region at `region`.
     ///
     /// # Errors
     /// [`Fault`] when the ring lies outside device memory.
-    pub fn attach(memory: &M, region: DevAddr, offsets: LaneOffsets) -> Result<Self, Fault> {
+    pub fn attach(memory: &M, region: DevAddr, offsets: LaneOffsets, count: u32) -> Result<Self, Fault> {
         Ok(Self {
             head: Peer::new(memory.word(region.offset(offsets.head as u64))?),
             tail: Peer::new(memory.word(region.offset(offsets.tail as u64))?),
+            count,
         })
     }
 
-    /// Whether nothing waits. The tail is read first: an entry published after that look belongs to a later one.
+    /// Whether nothing waits. The tail is read first: an entry published after that look belongs to a later one. A ring
+    /// whose index is nonsense has nothing that could be drained; it must not hold the others.
     ///
     /// # Errors
     /// [`Fault`] when the transport fails.
     pub fn is_drained(&self) -> Result<bool, Fault> {
         let tail = self.tail.try_observe()?;
-        Ok(tail == self.head.try_observe()?)
+        let head = self.head.try_observe()?;
+        Ok(tail >= self.count || head >= self.count || tail == head)
     }
 }
 
@@ -180,12 +186,18 @@ impl<M: Memory> FreeQueueFeed<M> {
         Ok(if waiting > self.slot_count { Occupancy::Corrupt { head } } else { Occupancy::Waiting(waiting) })
     }
 
-    /// Adds `buffer`. Call only after [`occupancy`](FreeQueueFeed::occupancy) showed room; the lane only ever takes.
+    /// The push counter.
+    pub fn tail(&self) -> u32 {
+        self.tail.get()
+    }
+
+    /// Adds `buffer` as number `tail`, the push counter. Call only after [`occupancy`](FreeQueueFeed::occupancy) showed
+    /// room; the lane only ever takes.
     ///
     /// # Errors
-    /// [`Fault`] when the transport fails; the buffer is still the host's then.
-    pub fn push(&self, buffer: DevAddr) -> Result<(), Fault> {
-        let tail = self.tail.get();
+    /// [`Fault`] when the transport fails. The lane may or may not have the buffer then, so it must be added again with the
+    /// same number before anything else is; that does no harm.
+    pub fn push(&self, tail: u32, buffer: DevAddr) -> Result<(), Fault> {
         let slot = (tail & (self.slot_count - 1)) * 2;
         let (low, high) = buffer.split();
         self.slots.try_set(slot, low)?;

@@ -233,7 +233,10 @@ impl<S: Subsystem> World<S> {
         let views = KeeperViews {
             queues: (0..LANES).map(queue).collect(),
             rings: (0..LANES)
-                .map(|lane| RingWatch::attach(&memory, REGION, layout::lane_offsets(lane)).expect("mapped"))
+                .map(|lane| {
+                    let offsets = layout::lane_offsets(lane);
+                    RingWatch::attach(&memory, REGION, offsets, layout::READY_ENTRIES).expect("mapped")
+                })
                 .collect(),
             gates: gates(),
         };
@@ -383,7 +386,7 @@ impl<S: Subsystem> World<S> {
                 Drained::Refused { entry, why, .. } => {
                     violation.get_or_insert_with(|| format!("entry for {} refused: {why:?}", entry.buffer));
                 }
-                Drained::CorruptTail { tail, .. } => {
+                Drained::CorruptRing { tail, .. } => {
                     violation.get_or_insert_with(|| format!("ring tail {tail} out of range"));
                 }
                 Drained::Nothing | Drained::Buffer(_) | Drained::Recovered(_) => {}
@@ -399,7 +402,7 @@ impl<S: Subsystem> World<S> {
         let pool = self.directory.pool_of(buffer);
         let queue = &self.scan.queues[pool.0 as usize];
         self.second_refiller.give(buffer);
-        queue.push(self.directory.address(buffer)).expect("mapped");
+        queue.push(queue.tail(), self.directory.address(buffer)).expect("mapped");
     }
 
     /// Takes a buffer, copies it, returns it: one step, for between taking and returning it only the collector knows of it.
@@ -482,8 +485,8 @@ impl<S: Subsystem> World<S> {
             spare[self.directory.pool_of(buffer).0 as usize].push_back(buffer);
         }
         HostProcess::Up {
-            drain: Role::new(DrainState { ring: 0, unsettled: found.unsettled }),
-            keeper: Role::new(KeeperState { step: Default::default(), shut: found.shut, spare, moved: 0 }),
+            drain: Role::new(DrainState { unsettled: found.unsettled, ..DrainState::default() }),
+            keeper: Role::new(KeeperState { shut: found.shut, spare, ..KeeperState::default() }),
         }
     }
 
