@@ -58,3 +58,6 @@ pub struct Full {
     /// Its sequence number in the pool.
     pub sequence: u32,
 }
+
+#[cfg(test)]
+mod tests;
