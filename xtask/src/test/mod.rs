@@ -44,6 +44,7 @@ pub(crate) struct Outcome {
 const STEPS: &[Step] = &[
     Step { name: "lint", needs: lint::NEEDS, optional: false, run: lint::outcome },
     Step { name: "host", needs: &[], optional: false, run: host },
+    Step { name: "trace", needs: &[], optional: false, run: trace },
     Step { name: "model", needs: &[], optional: false, run: protocol },
     Step { name: "qemu", needs: qemu::NEEDS, optional: false, run: qemu::unit_tests },
     Step { name: "miri", needs: &[Component::Miri], optional: true, run: miri },
@@ -144,6 +145,20 @@ fn outcome_of(finished: &process::Finished, count: fn(&str) -> Counts) -> Outcom
 fn host() -> anyhow::Result<Outcome> {
     let mut command = workspace::cargo();
     command.current_dir(workspace::root()).args(["test", "--workspace", "--no-fail-fast"]);
+    run_counted(command, STEP_BOUND, counts::of_cargo_test)
+}
+
+/// Traces, decoded by bindings made from the viewer's own schema. They take minutes to compile, hence a step of their own.
+fn trace() -> anyhow::Result<Outcome> {
+    let mut build = workspace::cargo();
+    build.current_dir(workspace::root()).args(["build", "--package", "sluice-host", "--bin", "sluice"]);
+    let built = process::run_bounded(build, STEP_BOUND, &mut std::io::stdout())?;
+    if let Some(end) = built.complaint() {
+        return Err(anyhow::anyhow!("{}\n{end}", process::tail(&built.output, REPEATED_LINES)));
+    }
+    let mut command = workspace::cargo();
+    command.current_dir(workspace::root()).args(["test", "--package", "sluice-tests"]);
+    command.args(["--features", "perfetto", "--test", "trace"]);
     run_counted(command, STEP_BOUND, counts::of_cargo_test)
 }
 

@@ -23,7 +23,7 @@ use sluice_host::capture::{
 use sluice_host::dfx::{self, Account, BufferMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto;
-use sluice_host::report::{self, Artefacts, Freeze, Freezes, HighWater, Page, Report};
+use sluice_host::report::{self, Artefacts, Freezes, HighWater, Page, Report};
 
 use crate::interrupt::Interrupt;
 use crate::options::Recording;
@@ -47,11 +47,16 @@ pub(crate) struct Capture {
 struct Collected {
     records: AtomicU64,
     buffers: Mutex<BTreeMap<Pool, u64>>,
+    freezes: Mutex<Freezes>,
 }
 
 impl Collected {
     fn buffers(&self) -> MutexGuard<'_, BTreeMap<Pool, u64>> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn freezes(&self) -> MutexGuard<'_, Freezes> {
+        self.freezes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -137,11 +142,6 @@ impl Capture {
             });
         }
         self.writer.append_losses(&losses)?;
-        let freeze = |stats: &dfx::FreezeStats| Freeze {
-            count: stats.count,
-            total_ns: stats.total_ns,
-            max_ns: stats.max_ns,
-        };
         let figures = report::Dfx {
             produced: account.produced(),
             collected: account.collected(),
@@ -153,7 +153,8 @@ impl Capture {
                 ready: account.ready_high_water.into(),
                 free_low: account.free_low_water().into(),
             },
-            freezes: Freezes { rq: freeze(&account.rq), fq: freeze(&account.fq) },
+            // As the trace shows them, so that the two can be compared.
+            freezes: *self.collected.freezes(),
         };
         report.lossless &= account.is_lossless();
         if account.lanes_missing > 0 {
@@ -267,6 +268,12 @@ impl Sink for CaptureSink {
         let shut = [(freeze.gates.ready, Gate::READY), (freeze.gates.free, Gate::FREE)];
         let events: Vec<_> =
             shut.into_iter().filter(|(shut, _)| *shut).map(|(_, gate)| event(gate)).collect();
-        self.writer.append_freezes(&events)
+        self.writer.append_freezes(&events)?;
+        let mut freezes = self.collected.freezes();
+        for event in &events {
+            let of_gate = if event.gate == Gate::READY { &mut freezes.rq } else { &mut freezes.fq };
+            of_gate.add(event.released_ns.saturating_sub(event.opened_ns));
+        }
+        Ok(())
     }
 }

@@ -111,7 +111,9 @@ fn execute<D: Device>(
     if omitted > 0 {
         report.unverified.push(format!("host phases: {omitted} of them were not kept for the trace"));
     }
-    let own: Vec<_> = spans.iter().map(|span| as_phase(span, &capture)).chain(phases).collect();
+    let mut own: Vec<_> = spans.iter().map(|span| as_phase(span, &capture)).chain(phases).collect();
+    // In order of time, so that a reader sees which overlap and which follow each other.
+    own.sort_by_key(|phase| phase.start_ns);
     capture.host_phases(&own)?;
     let mut pools = Vec::new();
     if let Some(account) = account {
