@@ -7,10 +7,11 @@ use std::time::Duration;
 use sluice_core::layout::{BufferLayout, Region, SubsystemId};
 use sluice_core::mem::{Memory, Window};
 
+use super::account::FreezeStats;
 use super::ledger::{BufferId, Directory};
 use super::pipe::WaitPipe;
 use super::service::{Orders, ToCollect};
-use super::sink::{BufferMeta, Freeze, Sink};
+use super::sink::{BufferMeta, Sink};
 use super::{Full, Pipe};
 
 /// Longest wait for a buffer before the thread looks whether it is to end.
@@ -33,7 +34,10 @@ pub(super) struct Tally {
 #[derive(Debug)]
 pub(super) struct Collected {
     pub(super) pools: Vec<Tally>,
-    pub(super) freezes: Vec<Freeze>,
+    /// Freezes of the push gate.
+    pub(super) rq: FreezeStats,
+    /// Freezes of the pop gate.
+    pub(super) fq: FreezeStats,
 }
 
 pub(super) struct Collector<M> {
@@ -58,8 +62,11 @@ impl<M: Memory> Collector<M> {
         sink: Box<dyn Sink>,
     ) -> Self {
         let largest = region.arrays().iter().map(|array| array.buffer.bytes).max().unwrap_or(0);
-        let collected =
-            Collected { pools: vec![Tally::default(); directory.pools().len()], freezes: Vec::new() };
+        let collected = Collected {
+            pools: vec![Tally::default(); directory.pools().len()],
+            rq: FreezeStats::default(),
+            fq: FreezeStats::default(),
+        };
         let bytes = vec![0; largest];
         Self { memory, region, directory, collect, returned, sink, bytes, collected, refusals_noted: 0 }
     }
@@ -77,7 +84,13 @@ impl<M: Memory> Collector<M> {
                     if let Err(error) = self.sink.freeze(&freeze) {
                         self.note(&format!("freeze not recorded: {error}"));
                     }
-                    self.collected.freezes.push(freeze);
+                    let duration_ns = freeze.released_ns - freeze.opened_ns;
+                    if freeze.gates.ready {
+                        self.collected.rq.note(duration_ns);
+                    }
+                    if freeze.gates.free {
+                        self.collected.fq.note(duration_ns);
+                    }
                 }
                 None if orders.collector_stop.load(Ordering::Acquire) => return self.collected,
                 None => {}

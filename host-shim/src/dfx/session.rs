@@ -23,7 +23,7 @@ use sluice_core::layout::{self, EnableMask, SUBSYSTEMS, SubsystemId, extension};
 use sluice_core::mem::{DevAddr, Fault, LongPeer, Memory, Own, Peer, Word};
 use sluice_core::producer::{DropCause, Rules};
 
-use super::account::{Account, FreezeStats, Lost, PoolAccount};
+use super::account::{Account, Lost, PoolAccount};
 use super::attach::{Attach, ScanViews};
 use super::collector::{Collected, Collector};
 use super::drain::Drain;
@@ -250,22 +250,12 @@ impl<D: Device> Session<D> {
             let word = self.lane_word(lane, offset_of!(LaneStatus, ready_high_water))?;
             ready_high_water = ready_high_water.max(word.try_load()?);
         }
-        let (mut rq, mut fq) = (FreezeStats::default(), FreezeStats::default());
-        for freeze in &collected.freezes {
-            let duration_ns = freeze.released_ns - freeze.opened_ns;
-            if freeze.gates.ready {
-                rq.note(duration_ns);
-            }
-            if freeze.gates.free {
-                fq.note(duration_ns);
-            }
-        }
         Ok(Account {
             pools,
             buffers: self.plan.directory.buffers(),
             ready_high_water,
-            rq,
-            fq,
+            rq: collected.rq,
+            fq: collected.fq,
             served: counts.served,
             corrupt_words: counts.corrupt_words,
             lanes_missing,
