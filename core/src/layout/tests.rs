@@ -78,6 +78,7 @@ fn golden_bytes() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
 fn golden_bytes_of_the_other_subsystems() {
     let pmu = pmu::a2a3::Record {
         task_id: 1,

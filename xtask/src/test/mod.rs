@@ -177,8 +177,6 @@ fn miri() -> anyhow::Result<Outcome> {
     let mut command = Command::new("rustup");
     command.current_dir(workspace::root()).args(["run", "nightly", "cargo", "miri", "test"]);
     command.args(["--package", "sluice-core", "--lib", "--no-fail-fast"]);
-    // The modules that hold or drive shared memory; the interpreter takes too long over the arithmetic of the others.
-    command.args(["--", "mem::", "gate::", "producer::"]);
     // Property tests look for earlier failures in files beside the source, which isolation would forbid.
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "2");
     run_counted(command, STEP_BOUND, counts::of_cargo_test).context("miri")
