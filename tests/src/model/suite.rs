@@ -91,7 +91,7 @@ pub const EXPLORATIONS: [Exploration; 9] = [
     Exploration { name: "one lane, pool (1), crash", is_long: false, config: alone(config(1, true)) },
     Exploration { name: "pools (2,1), by polls", is_long: false, config: polls(config(2, false)) },
     Exploration { name: "pools (1,1), crash, by polls", is_long: false, config: polls(config(1, true)) },
-    Exploration { name: "pools (2,1), crash, by polls", is_long: true, config: polls(config(2, true)) },
+    Exploration { name: "pools (2,1), crash, by polls", is_long: false, config: polls(config(2, true)) },
     Exploration { name: "pools (2,1)", is_long: true, config: config(2, false) },
     Exploration { name: "pools (1,1), crash", is_long: true, config: config(1, true) },
 ];
