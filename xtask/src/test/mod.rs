@@ -46,6 +46,7 @@ const STEPS: &[Step] = &[
     Step { name: "host", needs: &[], optional: false, run: host },
     Step { name: "trace", needs: &[], optional: false, run: trace },
     Step { name: "model", needs: &[], optional: false, run: protocol },
+    Step { name: "loom", needs: &[], optional: false, run: orders },
     Step { name: "qemu", needs: qemu::NEEDS, optional: false, run: qemu::unit_tests },
     Step { name: "miri", needs: &[Component::Miri], optional: true, run: miri },
 ];
@@ -167,6 +168,14 @@ fn protocol() -> anyhow::Result<Outcome> {
     let mut command = model::command(true);
     command.current_dir(workspace::root());
     run_counted(command, STEP_BOUND, |output| counts::of_model(output).unwrap_or_default())
+}
+
+/// The orders that the protocol needs of shared words, and that each one left out is noticed.
+fn orders() -> anyhow::Result<Outcome> {
+    let mut command = workspace::cargo();
+    command.current_dir(workspace::root()).args(["test", "--release", "--package", "sluice-tests"]);
+    command.args(["--features", "loom", "--test", "loom", "--no-fail-fast"]);
+    run_counted(command, STEP_BOUND, counts::of_cargo_test)
 }
 
 /// The same unit tests of `core` under an interpreter that knows undefined behaviour and races when it sees them.
