@@ -18,7 +18,7 @@
 //! | 0x34 | 4 | increment word: 0, no collectives |
 //! | 0x38 | 4 | sequence word: low half of the ticket |
 
-use sluice_core::dma::{Barrier, ChunkLen, CopySpec, Descriptor, Pair, RingIds, RxDesc, Slots, TxDesc};
+use sluice_core::dma::{Barrier, ChunkLen, CopySpec, Descriptor, Pair, PairSlots, RingIds, Slots};
 use sluice_core::exec::{ExecRequest, INCREMENT_OFFSET_BYTES};
 use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::mmio::{EventId, Half, QueueId, QueueRegister, TpbRegisters};
@@ -95,14 +95,24 @@ const REQUEST_LEN: ChunkLen = match ChunkLen::new(INCREMENT_OFFSET_BYTES) {
     Err(_) => panic!("a request is 1 to 65,536 bytes"),
 };
 
-/// Writes descriptors to the slots that were handed out for them, stamped with the lap of their slots.
-pub(super) fn place<D: Device, T: Descriptor + IntoBytes + Immutable>(
+/// Writes pairs to the slots that were handed out for them in both halves of a ring, stamped with the laps of their slots.
+/// Pairs beyond the slots are not looked at.
+pub(super) fn place_all<D: Device>(
+    device: &D,
+    [tx, rx]: [DevAddr; 2],
+    slots: &PairSlots,
+    pairs: impl Iterator<Item = Pair> + Clone,
+) -> Result<(), Fault> {
+    place(device, tx, &slots.tx, pairs.clone().map(|pair| pair.tx))?;
+    place(device, rx, &slots.rx, pairs.map(|pair| pair.rx))
+}
+
+fn place<D: Device, T: Descriptor + IntoBytes + Immutable>(
     device: &D,
     ring: DevAddr,
     slots: &Slots,
-    descriptors: impl Iterator<Item = T>,
+    mut descriptors: impl Iterator<Item = T>,
 ) -> Result<(), Fault> {
-    let mut descriptors = descriptors;
     for run in slots.runs() {
         let mut piece: Vec<T> = descriptors.by_ref().take(run.count as usize).collect();
         for descriptor in &mut piece {
@@ -111,14 +121,4 @@ pub(super) fn place<D: Device, T: Descriptor + IntoBytes + Immutable>(
         device.write(ring.offset(u64::from(run.index) * size_of::<T>() as u64), piece.as_bytes())?;
     }
     Ok(())
-}
-
-/// The TX half of a batch.
-pub(super) fn tx<'a>(swaps: &'a [TxDesc], prologue: &'a [Pair]) -> impl Iterator<Item = TxDesc> + 'a {
-    swaps.iter().copied().chain(prologue.iter().map(|pair| pair.tx))
-}
-
-/// The RX half of a batch.
-pub(super) fn rx<'a>(swaps: &'a [RxDesc], prologue: &'a [Pair]) -> impl Iterator<Item = RxDesc> + 'a {
-    swaps.iter().copied().chain(prologue.iter().map(|pair| pair.rx))
 }

@@ -18,7 +18,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sluice_core::dma::{Placement, RxDesc, SwapEncoder, TxDesc};
+use sluice_core::dma::{Pair, Placement, RxDesc, SwapEncoder, TxDesc};
 use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::Direction;
 use sluice_core::mem::{DevAddr, Fault};
@@ -76,9 +76,8 @@ pub(super) struct TpbBuild {
     bindings: Bindings,
     rings: Vec<Arc<Ring>>,
     _blob: Option<DeviceBlock>,
-    /// Swap pairs, not yet placed in a ring.
-    pub(super) tx: Box<[TxDesc]>,
-    pub(super) rx: Box<[RxDesc]>,
+    tx: Box<[TxDesc]>,
+    rx: Box<[RxDesc]>,
 }
 
 impl TpbBuild {
@@ -91,6 +90,11 @@ impl TpbBuild {
         let rings = image.rings(device, heap, &bindings).map_err(BuildError::Rings)?;
         let (blob, tx, rx) = swap_list(image, &bindings, &rings, device, heap).map_err(BuildError::Swaps)?;
         Ok(Self { bindings, rings, _blob: blob, tx, rx })
+    }
+
+    /// The swap list, not yet placed in a ring.
+    pub(super) fn swaps(&self) -> impl ExactSizeIterator<Item = Pair> + Clone + '_ {
+        self.tx.iter().zip(&self.rx).map(|(&tx, &rx)| Pair { tx, rx })
     }
 }
 

@@ -17,7 +17,7 @@ use sluice_core::mmio::{Engine, QueueId, TpbId};
 use super::line::{DeviceError, Entry, Line, Part, State};
 use super::outcome::{ExecFault, Outcome, TpbOutcome};
 use super::stream::{EngineState, Event, Received};
-use super::tpb::Tpb;
+use super::tpb::{Halt, Tpb};
 use crate::device::Device;
 
 /// What an execution that has not ended waits for.
@@ -175,12 +175,13 @@ fn drain_errors<M: CopyMemory>(
 
 /// Ends every execution that was started on the TPB at `place`: its sequencer has stopped in the exec ring.
 fn halt<M: CopyMemory>(tpb: &mut Tpb<M>, class: ErrorClass, place: usize, entries: &mut VecDeque<Entry>) {
-    tpb.halted = Some(class);
+    let halt = Halt::Sequencer { class };
+    tpb.halted = Some(halt);
     for part in entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
         if part.ordinal.is_some() && !part.ended {
             part.ended = true;
             if part.faults.is_empty() {
-                part.faults.push(ExecFault::Halted { class });
+                part.faults.push(ExecFault::Halted(halt));
             }
         }
     }

@@ -16,18 +16,18 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use sluice_core::dma::{AddrWord, Pair, PairSlots, RingError};
-use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, QueueFull, RequestFlags, Ticket, TicketQueue};
+use sluice_core::dma::{AddrWord, Pair, PairCursor, PairSlots, RingError};
+use sluice_core::exec::{ExecRequest, NrtStatus, QueueFull, RequestFlags, Ticket, TicketQueue};
 use sluice_core::mem::Fault;
 use sluice_core::mmio::{Engine, Half, TpbId};
 
 use super::batch::{self, PROLOGUE_PAIRS, Prologue};
 use super::build::{BuildData, Built};
 use super::model::Model;
-use super::outcome::{EngineTimes, ExecFault, Halted, Outcome};
+use super::outcome::{EngineTimes, ExecFault, Outcome};
 use super::registry::{Held, ModelHandle, RegistryError};
 use super::set::Snapshot;
-use super::tpb::{ImpossibleCount, Mark, Tpb};
+use super::tpb::{Halt, ImpossibleCount, Mark, Tpb};
 use crate::device::Device;
 use crate::neff::Tables;
 
@@ -60,12 +60,12 @@ pub enum StageError {
     #[error("the unit is closed")]
     Closed,
     /// A TPB runs nothing any more.
-    #[error("TPB {tpb}: {}", Halted(*class))]
+    #[error("TPB {tpb}: {halt}")]
     Halted {
         /// Which TPB.
         tpb: TpbId,
         /// Why.
-        class: ErrorClass,
+        halt: Halt,
     },
     /// The device can't be followed.
     #[error(transparent)]
@@ -135,10 +135,8 @@ pub(super) struct Part {
 
 impl Part {
     fn start<D: Device>(&mut self, tpb: &mut Tpb<D::Mem>, device: &D) -> Result<(), ExecFault> {
-        if let Some(class) = tpb.halted {
-            return Err(ExecFault::Halted { class });
-        }
-        self.ordinal = Some(tpb.kick(device).map_err(|fault| ExecFault::NotStarted { fault })?);
+        let ordinal = tpb.kick(device, &self.before, self.pairs);
+        self.ordinal = Some(ordinal.map_err(|fault| ExecFault::NotStarted { fault })?);
         Ok(())
     }
 }
@@ -208,11 +206,11 @@ impl<D: Device> Line<D> {
         }
         let mut reserved = Vec::with_capacity(built.data.tpbs.len());
         for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
-            if let Some(class) = tpb.halted {
-                return Err(StageError::Halted { tpb: tpb.id(), class });
+            if let Some(halt) = tpb.halted {
+                return Err(StageError::Halted { tpb: tpb.id(), halt });
             }
             tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
-            let pairs = (build.tx.len() + PROLOGUE_PAIRS) as u32;
+            let pairs = (build.swaps().len() + PROLOGUE_PAIRS) as u32;
             let reservation = tpb.reserve(pairs);
             let (cursor, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
             let part = Part {
@@ -254,7 +252,7 @@ impl<D: Device> Line<D> {
         ticket: Ticket,
         model: &Model,
         built: &Built,
-        reserved: &[(sluice_core::dma::PairCursor, Part)],
+        reserved: &[(PairCursor, Part)],
     ) -> Result<(), Fault> {
         let builds = model.images().iter().zip(&built.data.tpbs);
         for ((tpb, (_, part)), ((_, image), build)) in self.tpbs.iter().zip(reserved).zip(builds) {
@@ -265,8 +263,8 @@ impl<D: Device> Line<D> {
                 sequence: image.sequence_source(),
             }
             .pairs();
-            batch::place(device, tpb.exec(Half::Tx), &part.slots.tx, batch::tx(&build.tx, &prologue))?;
-            batch::place(device, tpb.exec(Half::Rx), &part.slots.rx, batch::rx(&build.rx, &prologue))?;
+            let pairs = build.swaps().chain(prologue);
+            batch::place_all(device, [tpb.exec(Half::Tx), tpb.exec(Half::Rx)], &part.slots, pairs)?;
         }
         for (tpb, (cursor, part)) in self.tpbs.iter_mut().zip(reserved) {
             tpb.commit(*cursor, part.pairs)?;
@@ -310,24 +308,17 @@ impl<D: Device> Line<D> {
 
     /// Overwrites the pairs of an entry, on its TPBs from `first` on, by pairs that move nothing.
     fn pad(&mut self, device: &D, index: usize, first: usize) {
-        let entry = &self.entries[index];
-        for (tpb, part) in self.tpbs.iter().zip(&entry.parts).skip(first) {
+        let parts = &self.entries[index].parts;
+        for (tpb, part) in self.tpbs.iter_mut().zip(parts).skip(first) {
             let padding = Pair::padding(AddrWord::from(tpb.one()));
-            let count = part.pairs as usize;
-            let tx = batch::place(
+            let padded = batch::place_all(
                 device,
-                tpb.exec(Half::Tx),
-                &part.slots.tx,
-                std::iter::repeat_n(padding.tx, count),
+                [tpb.exec(Half::Tx), tpb.exec(Half::Rx)],
+                &part.slots,
+                std::iter::repeat(padding),
             );
-            let rx = batch::place(
-                device,
-                tpb.exec(Half::Rx),
-                &part.slots.rx,
-                std::iter::repeat_n(padding.rx, count),
-            );
-            if let Err(fault) = tx.and(rx) {
-                tracing::warn!(tpb = tpb.id().get(), %fault, "a retired execution stays in the exec ring");
+            if let Err(fault) = padded {
+                tpb.halted.get_or_insert(Halt::StaleBatch { fault });
             }
         }
     }
@@ -344,9 +335,16 @@ impl<D: Device> Line<D> {
         self.pop_ended();
     }
 
+    /// Starts an execution on all its TPBs, or on none of them if one runs nothing any more.
     fn start(&mut self, device: &D, index: usize) {
         let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
         self.entries[index].state = State::Started;
+        if self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
+            for (tpb, part) in self.tpbs.iter().zip(&mut self.entries[index].parts) {
+                part.faults.extend(tpb.halted.map(ExecFault::Halted));
+            }
+            return self.give_up(device, index, 0);
+        }
         let mut started = 0;
         let mut failed = self.write_requests(device, ticket, index).err();
         let entry = &mut self.entries[index];
@@ -360,13 +358,22 @@ impl<D: Device> Line<D> {
             started += 1;
         }
         if let Some(fault) = failed {
+            // Which model a TPB ran last is not known any more: the next request reloads everything.
+            self.posted = None;
             for part in &mut entry.parts[started..] {
                 part.faults.push(fault);
-                part.ended = true;
             }
-            self.pad(device, index, started);
-            self.settle(index);
+            self.give_up(device, index, started);
         }
+    }
+
+    /// Ends an execution on its TPBs from `first` on, where it was not started.
+    fn give_up(&mut self, device: &D, index: usize, first: usize) {
+        for part in &mut self.entries[index].parts[first..] {
+            part.ended = true;
+        }
+        self.pad(device, index, first);
+        self.settle(index);
     }
 
     fn write_requests(&mut self, device: &D, ticket: Ticket, index: usize) -> Result<(), ExecFault> {

@@ -1,6 +1,6 @@
 //! A device whose firmware is the test itself: plain memory, and hands that store what a sequencer would.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(super) struct MockDevice {
     progress: (Mutex<u32>, Condvar),
     /// Writes that still succeed.
     writes_left: AtomicU32,
+    /// The next write fails, once.
+    fail_next: AtomicBool,
 }
 
 const BASE: DevAddr = DevAddr(0x1_0000_0000);
@@ -47,6 +49,7 @@ impl MockDevice {
             cycles: AtomicU64::new(0),
             progress: Default::default(),
             writes_left: AtomicU32::new(u32::MAX),
+            fail_next: AtomicBool::new(false),
         })
     }
 
@@ -57,6 +60,11 @@ impl MockDevice {
     /// Lets `count` writes succeed, then fails all.
     pub(super) fn fail_after(&self, count: u32) {
         self.writes_left.store(count, Ordering::Relaxed);
+    }
+
+    /// Lets one write fail, the next.
+    pub(super) fn fail_next(&self) {
+        self.fail_next.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn tpb(self: &Arc<Self>, tpb: u32) -> MockTpb {
@@ -97,6 +105,9 @@ impl Device for MockDevice {
     }
 
     fn write(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault> {
+        if self.fail_next.swap(false, Ordering::Relaxed) {
+            return Err(Fault::Transport { at: to });
+        }
         let left =
             self.writes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         left.map_err(|_| Fault::Transport { at: to })?;

@@ -7,6 +7,7 @@ use sluice_core::mem::Fault;
 use sluice_core::mmio::{Engine, TpbId};
 
 use super::stream::{EngineState, Received};
+use super::tpb::Halt;
 
 /// Something that went wrong in an execution on one TPB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,11 +48,8 @@ pub enum ExecFault {
         /// Why.
         fault: Fault,
     },
-    /// The TPB's sequencer has stopped at an earlier batch of its exec ring.
-    Halted {
-        /// Why it stopped.
-        class: ErrorClass,
-    },
+    /// Nothing runs on the TPB any more.
+    Halted(Halt),
 }
 
 impl ExecFault {
@@ -64,7 +62,7 @@ impl ExecFault {
             }
             Self::Disorder { .. } | Self::Missing { .. } => NrtStatus::EXEC_COMPLETED_WITH_ERR,
             Self::NotStarted { .. } => NrtStatus::FAILURE,
-            Self::Halted { .. } => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
+            Self::Halted(_) => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
         }
     }
 }
@@ -83,18 +81,8 @@ impl fmt::Display for ExecFault {
                 write!(f, "engine {engine} still in {state} when the execution ended{}", lost(overflow))
             }
             Self::NotStarted { fault } => write!(f, "Failed to post inference request, err: {fault}"),
-            Self::Halted { class } => write!(f, "{}", Halted(*class)),
+            Self::Halted(halt) => halt.fmt(f),
         }
-    }
-}
-
-/// Why a TPB runs nothing any more, and what helps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Halted(pub(super) ErrorClass);
-
-impl fmt::Display for Halted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "its sequencer stopped at a bad pair of the exec ring ({}); open the unit again", self.0)
     }
 }
 

@@ -65,6 +65,23 @@ pub enum BringUpError {
     Notification(#[from] ReceiveError),
 }
 
+/// Why nothing runs on a TPB any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Halt {
+    /// The sequencer has stopped.
+    #[error("its sequencer stopped at a bad pair of the exec ring ({class}); open the unit again")]
+    Sequencer {
+        /// What it found.
+        class: ErrorClass,
+    },
+    /// The device would run an execution that was given up.
+    #[error("a batch that was given up can't be taken out of the exec ring ({fault}); open the unit again")]
+    StaleBatch {
+        /// Why it can't be overwritten.
+        fault: Fault,
+    },
+}
+
 /// A TPB, driven by one owner at a time.
 pub(super) struct Tpb<M: CopyMemory> {
     id: TpbId,
@@ -77,11 +94,13 @@ pub(super) struct Tpb<M: CopyMemory> {
     depth: u32,
     cursor: PairCursor,
     posted: u32,
+    /// Pairs up to the end of the last execution that was kicked off: the most that the device may consume.
+    consumable: u32,
     consumed: u32,
     kicked: u32,
     done: u32,
-    /// Why the sequencer has stopped, if it has.
-    pub(super) halted: Option<ErrorClass>,
+    /// Why nothing runs here any more, if so.
+    pub(super) halted: Option<Halt>,
     pub(super) status: [NotificationReceiver<M>; Engine::COUNT],
     pub(super) errors: NotificationReceiver<M>,
     pub(super) streams: [Stream; Engine::COUNT],
@@ -136,6 +155,7 @@ impl<M: CopyMemory> Tpb<M> {
             depth: sizes.depth,
             cursor: PairCursor::new(descriptors, descriptors)?,
             posted: consumed,
+            consumable: consumed,
             consumed,
             kicked: done,
             done,
@@ -187,14 +207,14 @@ impl<M: CopyMemory> Tpb<M> {
     /// Takes note of the pairs that the sequencer has consumed.
     pub(super) fn refresh(&mut self) -> Result<Result<(), ImpossibleCount>, Fault> {
         let head = self.control.exec_head_pairs.try_observe()?;
-        let possible = self.cursor.complete(head.wrapping_sub(self.consumed));
-        if possible.is_err() {
+        let count = head.wrapping_sub(self.consumed);
+        if count > self.consumable.wrapping_sub(self.consumed) || self.cursor.complete(count).is_err() {
             return Ok(Err(ImpossibleCount {
                 tpb: self.id,
                 what: "exec_head_pairs",
                 value: head,
                 at_least: self.consumed,
-                at_most: self.posted,
+                at_most: self.consumable,
             }));
         }
         self.consumed = head;
@@ -225,20 +245,19 @@ impl<M: CopyMemory> Tpb<M> {
     pub(super) fn roll_back(&mut self, mark: &Mark) {
         self.posted = mark.posted;
         self.cursor = mark.cursor;
-        // What was consumed since lies before the mark, so it was outstanding there.
-        let consumed_since = self.consumed.wrapping_sub(mark.consumed);
-        let replayed = self.cursor.complete(consumed_since);
-        debug_assert_eq!(replayed, Ok(()));
+        // What was consumed since was kicked off, so it lies before the mark and was outstanding there.
+        let _ = self.cursor.complete(self.consumed.wrapping_sub(mark.consumed));
         // A transport that fails here leaves a count too high; nothing before the next commit, which sets it right,
-        // rings the doorbell.
+        // makes the device look beyond what was kicked off.
         let _ = self.control.exec_posted_pairs.try_publish(self.posted);
     }
 
-    /// Starts one more execution and returns its ordinal.
-    pub(super) fn kick<D: Device>(&mut self, device: &D) -> Result<u32, Fault> {
+    /// Starts the execution whose pairs begin at `from` and returns its ordinal.
+    pub(super) fn kick<D: Device>(&mut self, device: &D, from: &Mark, pairs: u32) -> Result<u32, Fault> {
         let ordinal = self.kicked;
         self.control.doorbell.try_publish(ordinal.wrapping_add(1))?;
         self.kicked = ordinal.wrapping_add(1);
+        self.consumable = from.posted.wrapping_add(pairs);
         device.ring_doorbell(self.id);
         Ok(ordinal)
     }

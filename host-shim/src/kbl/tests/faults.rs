@@ -1,9 +1,11 @@
 //! A device that misbehaves.
 
-use sluice_core::exec::{ErrorClass, NrtStatus, SubType, Ticket};
+use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, SubType, Ticket};
 use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
+use zerocopy::FromBytes;
 
-use super::super::mock::{Bench, MockTpb, model};
+use super::super::batch::PROLOGUE_PAIRS;
+use super::super::mock::{Bench, MockTpb, model, value_of};
 use super::*;
 
 /// Runs one execution whose notifications `play` sends, and returns how it ended.
@@ -166,4 +168,55 @@ fn a_sequencer_that_stops_ends_everything_on_its_tpb() {
     let error = bench.unit.stage(&built).unwrap_err();
     assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
     assert!(error.to_string().contains("stopped at a bad pair of the exec ring (phase mismatch)"), "{error}");
+}
+
+#[test]
+fn pairs_that_were_not_kicked_off_can_not_have_been_consumed() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let staged = bench.unit.stage(&built).unwrap();
+    tpb.set(ControlWord::ExecHeadPairs, tpb.posted());
+    let error = bench.unit.stage(&built).unwrap_err();
+    let text = format!("TPB 0 reports exec_head_pairs {}, between 0 and 0 are possible", tpb.posted());
+    assert_eq!((error.status(), error.to_string()), (NrtStatus::HW_ERROR, text));
+    tpb.set(ControlWord::ExecHeadPairs, 0);
+    drop(staged);
+    assert_eq!(tpb.posted(), 0);
+}
+
+#[test]
+fn a_batch_that_can_not_be_taken_out_of_the_ring_is_never_run() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let first = bench.unit.stage(&built).unwrap();
+    let second = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    bench.device.fail_after(0);
+    drop(first);
+    bench.device.fail_after(u32::MAX);
+    let error = second.wait().unwrap_err();
+    assert_eq!((error.status(), tpb.doorbell()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 0));
+    assert!(error.to_string().contains("can't be taken out of the exec ring (transport failed"), "{error}");
+    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+}
+
+#[test]
+fn a_kickoff_that_fails_makes_the_next_request_reload_everything() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let flags = |ordinal| {
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        let copies = tpb.consume();
+        let request = &copies[copies.len() - PROLOGUE_PAIRS];
+        let request = ExecRequest::read_from_bytes(&value_of(&bench.device, request).1).unwrap();
+        tpb.run(ordinal);
+        running.wait().unwrap();
+        request.flags().do_model_switch
+    };
+    assert_eq!([flags(0), flags(1)], [true, false]);
+    let staged = bench.unit.stage(&built).unwrap();
+    // The request can't be written, the padding can.
+    bench.device.fail_next();
+    assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::FAILURE);
+    assert_eq!([flags(2), flags(3)], [true, false]);
 }

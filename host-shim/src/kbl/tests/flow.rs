@@ -191,14 +191,14 @@ fn a_write_that_fails_while_staging_stages_nothing() {
         failures += 1;
     };
     assert_eq!(failures, 4, "one write per half and TPB");
-    bench.device.fail_after(1);
+    bench.device.fail_after(u32::MAX);
+    bench.device.fail_next();
     let error = staged.kickoff().unwrap_err();
     assert_eq!(error.status(), NrtStatus::FAILURE);
     assert!(error.to_string().contains("Failed to post inference request"), "{error}");
     assert_eq!((tpbs[0].doorbell(), bench.unit.in_flight()), (0, 0));
 
     // What the failed one left in the rings moves nothing; the next one runs.
-    bench.device.fail_after(u32::MAX);
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     for tpb in &tpbs {
         tpb.run(0);
