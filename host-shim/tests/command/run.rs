@@ -171,3 +171,27 @@ fn refusals_come_before_the_run_and_say_why() {
     assert!(refused(&["--lanes", "9", "--out", folder.out()]).contains("need 1 to 4 lanes, got 9"));
     assert_eq!(folder.names(), ["file"]);
 }
+
+#[test]
+fn a_disk_that_fills_up_loses_counted_records_and_is_named() {
+    let folder = Folder::new("full");
+    // The shell's unit is 1024 bytes; ignoring the signal turns the limit into an error of the write.
+    let limited = format!(
+        "trap '' XFSZ; ulimit -f 60; exec '{}' run --executions 100 --out '{}'",
+        env!("CARGO_BIN_EXE_sluice"),
+        folder.out()
+    );
+    let output = std::process::Command::new("bash").args(["-c", &limited]).output().unwrap();
+    assert_eq!(code(&output), 1, "{}", text(&output.stderr));
+    let page = text(&output.stdout);
+    for artefact in ["capture.slc", "trace.pftrace"] {
+        assert!(page.contains(&format!("cannot write {}", folder.path(artefact).display())), "{page}");
+    }
+    let swimlane = &folder.report()["dfx"]["swimlane"];
+    let of = |key: &str| swimlane[key].as_u64().unwrap();
+    assert!(of("collected") > 0 && of("dropped") > 0, "{page}");
+    assert_eq!(
+        (of("collected") + of("dropped"), &swimlane["lost"]["copy_failed"]),
+        (3200, &swimlane["dropped"])
+    );
+}

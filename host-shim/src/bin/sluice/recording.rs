@@ -40,6 +40,8 @@ pub(crate) struct Capture {
     header: FileHeader,
     time: DeviceTime,
     collected: Arc<Collected>,
+    /// What could not be written after the run had begun.
+    unwritten: Mutex<Vec<String>>,
 }
 
 /// What has reached the capture so far.
@@ -79,8 +81,16 @@ impl Capture {
         let mut time = DeviceTime::new(header.clock_hz);
         let pair = read_clocks(started, clock);
         time.add(pair);
-        writer.append_clock_pairs(&[pair])?;
-        Ok(Self { folder, writer: Arc::new(writer), started, header, time, collected: Arc::default() })
+        writer.append_clock_pairs(&[pair]).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self {
+            folder,
+            writer: Arc::new(writer),
+            started,
+            header,
+            time,
+            collected: Arc::default(),
+            unwritten: Mutex::default(),
+        })
     }
 
     /// The run's number.
@@ -99,8 +109,20 @@ impl Capture {
     }
 
     /// Says what is about to run.
-    pub(crate) fn announce(&self, manifest: &Manifest) -> io::Result<()> {
-        self.writer.append_manifest(manifest)
+    pub(crate) fn announce(&self, manifest: &Manifest) -> anyhow::Result<()> {
+        let path = self.folder.path_of(Artefacts::CAPTURE);
+        self.writer.append_manifest(manifest).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Keeps what went wrong for the report: once there is something to tell, a full disk must not keep it from being told.
+    fn note(&self, artefact: &str, written: Result<(), impl std::fmt::Display>) {
+        if let Err(error) = written {
+            let text = format!("cannot write {}: {error}", self.folder.path_of(artefact).display());
+            let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+            if !unwritten.contains(&text) {
+                unwritten.push(text);
+            }
+        }
     }
 
     /// Where a session's records go.
@@ -115,12 +137,12 @@ impl Capture {
     }
 
     /// What the host did.
-    pub(crate) fn host_phases(&self, phases: &[HostPhase]) -> io::Result<()> {
-        self.writer.append_host_phases(phases)
+    pub(crate) fn host_phases(&self, phases: &[HostPhase]) {
+        self.note(Artefacts::CAPTURE, self.writer.append_host_phases(phases));
     }
 
     /// Writes the losses of a session and its figures into the report.
-    pub(crate) fn account(&self, account: &Account, report: &mut Report) -> io::Result<Vec<PoolTotals>> {
+    pub(crate) fn account(&self, account: &Account, report: &mut Report) -> Vec<PoolTotals> {
         let noted_ns = self.now_ns();
         let buffers = self.collected.buffers();
         let (mut totals, mut losses) = (Vec::new(), Vec::new());
@@ -141,7 +163,7 @@ impl Capture {
                 buffers: buffers.get(&id).copied().unwrap_or(0),
             });
         }
-        self.writer.append_losses(&losses)?;
+        self.note(Artefacts::CAPTURE, self.writer.append_losses(&losses));
         let figures = report::Dfx {
             produced: account.produced(),
             collected: account.collected(),
@@ -161,7 +183,7 @@ impl Capture {
             report.wrong.push(format!("{} lanes did not flush in time", account.lanes_missing));
         }
         report.dfx.insert(SubsystemId::Swimlane.name().into(), figures);
-        Ok(totals)
+        totals
     }
 
     /// A reader of what has been written so far.
@@ -178,26 +200,38 @@ impl Capture {
         options: &Recording,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ExitCode> {
-        self.writer.append_clock_pairs(&[read_clocks(self.started, clock)])?;
-        let summary = Summary { report, pools };
-        self.writer.append_summary(&summary)?;
-        let report = summary.report;
-        let trace = self.folder.path_of(&report.artefacts.trace);
-        let mut reader = self.reader()?;
-        folder::write_file(&trace, |out| perfetto::write(&mut reader, out))
-            .with_context(|| format!("cannot write {}", trace.display()))?;
-        let path = self.folder.path_of(Artefacts::REPORT);
-        folder::write_file(&path, |out| io::Write::write_all(out, report.to_json().as_bytes()))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let last = read_clocks(self.started, clock);
+        self.note(Artefacts::CAPTURE, self.writer.append_clock_pairs(&[last]));
+        let mut summary = Summary { report, pools };
+        self.note(Artefacts::CAPTURE, self.writer.append_summary(&summary));
+        self.note(&summary.report.artefacts.trace, self.write_trace(&summary.report));
+        let report = &mut summary.report;
+        report.wrong.append(&mut self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        let json = report.to_json();
+        let written = folder::write_file(&self.folder.path_of(Artefacts::REPORT), |out| {
+            io::Write::write_all(out, json.as_bytes())
+        });
+        self.note(Artefacts::REPORT, written);
+        report.wrong.append(&mut self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
         output::print(&match options.json {
             true => report.to_json(),
-            false => Page { report: &report, folder: Some(self.folder.path()) }.to_string(),
+            false => Page { report, folder: Some(self.folder.path()) }.to_string(),
         })?;
         Ok(match interrupt.exit_code() {
             Some(code) => code,
             None if report.is_good() => ExitCode::SUCCESS,
             None => ExitCode::FAILURE,
         })
+    }
+}
+
+impl Capture {
+    fn write_trace(&self, report: &Report) -> anyhow::Result<()> {
+        let mut reader = self.reader()?;
+        folder::write_file(&self.folder.path_of(&report.artefacts.trace), |out| {
+            perfetto::write(&mut reader, out)
+        })?;
+        Ok(())
     }
 }
 

@@ -114,10 +114,10 @@ fn execute<D: Device>(
     let mut own: Vec<_> = spans.iter().map(|span| as_phase(span, &capture)).chain(phases).collect();
     // In order of time, so that a reader sees which overlap and which follow each other.
     own.sort_by_key(|phase| phase.start_ns);
-    capture.host_phases(&own)?;
+    capture.host_phases(&own);
     let mut pools = Vec::new();
     if let Some(account) = account {
-        pools = capture.account(&account, &mut report)?;
+        pools = capture.account(&account, &mut report);
         let expected = ExpectedRecords {
             cores: expected_cores(&held, args.recording.lanes),
             tpbs: report.model.tpbs,

@@ -81,7 +81,7 @@ fn load<D: Device>(args: &Args, device: &Arc<D>, interrupt: &Interrupt) -> anyho
         await_lanes(args, &**device, &session, &boot, &capture, interrupt)?;
         let account = session.stop()?;
         report.duration_ns = capture.now_ns() - started_ns;
-        pools = capture.account(&account, &mut report)?;
+        pools = capture.account(&account, &mut report);
     }
     report.interrupted = interrupt.has_come();
     capture.finish(&**device, report, pools, &args.recording, interrupt)
