@@ -17,7 +17,7 @@ use flate2::bufread::GzDecoder;
 use tar::EntryType;
 
 use super::ReadOptions;
-use super::error::{NeffError, NeffFault, Place, Quoted};
+use super::error::{Bare, NeffError, NeffFault, Place, Quoted};
 use super::header::Package;
 
 /// A size of all archives: headers and contents are multiples of it.
@@ -93,7 +93,8 @@ fn list(
     bytes: &[u8],
     max_members: usize,
 ) -> Result<BTreeMap<String, Range<usize>>, NeffError> {
-    let broken = |error: io::Error| place.invalid(format_args!("archive: {error}"));
+    // The text repeats bytes of the entry.
+    let broken = |error: io::Error| place.invalid(format_args!("archive: {}", Bare(&error.to_string())));
     let mut members = BTreeMap::new();
     let mut archive = tar::Archive::new(Cursor::new(bytes));
     for (number, entry) in archive.entries().map_err(broken)?.raw(true).enumerate() {
@@ -262,6 +263,14 @@ mod tests {
         let crc = whole.len() - 8;
         flipped[crc] ^= 1;
         assert!(open(Package::Gzip, &flipped).unwrap_err().starts_with("f: gzip stream: "));
+    }
+
+    #[test]
+    fn an_entry_that_breaks_the_archive_stays_on_one_line() {
+        let mut broken = file("a\nb", b"");
+        broken[148..156].copy_from_slice(b"\xff\nok\x1b[2J");
+        let text = refused(&[broken]);
+        assert!(text.starts_with("f: archive: ") && !text.contains(char::is_control), "{text:?}");
     }
 
     #[test]
