@@ -11,6 +11,9 @@
 //! Engines run side by side and wait for semaphores. Any order that the semaphores allow has to give the same bytes, so
 //! one such order is enough.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use sluice_core::exec::SemaphoreWait;
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::{Engine, SemaphoreId};
@@ -165,11 +168,16 @@ impl Origins {
     /// The tensors of the programs, inputs and outputs, in the order in which programs name them.
     pub fn tensors_of(programs: &[Program]) -> Vec<Tensor> {
         let mut tensors: Vec<Tensor> = Vec::new();
+        let mut known = HashMap::new();
         for var in programs.iter().flat_map(|program| &program.vars).filter(|var| var.kind.is_io()) {
             let is_output = var.kind == VarKind::Output;
-            match tensors.iter_mut().find(|tensor| tensor.name == var.name && tensor.is_output == is_output) {
-                Some(tensor) => tensor.size_bytes = tensor.size_bytes.max(var.size_bytes),
-                None => {
+            match known.entry((var.name.as_str(), is_output)) {
+                Entry::Occupied(place) => {
+                    let tensor: &mut Tensor = &mut tensors[*place.get()];
+                    tensor.size_bytes = tensor.size_bytes.max(var.size_bytes);
+                }
+                Entry::Vacant(place) => {
+                    place.insert(tensors.len());
                     tensors.push(Tensor { name: var.name.clone(), size_bytes: var.size_bytes, is_output });
                 }
             }
@@ -242,6 +250,8 @@ impl Followed {
         if bytes > MAX_FOLLOWED_BYTES || tensors.len() > MAX_TENSORS {
             return Err(Unverifiable::TooLarge { bytes });
         }
+        let names = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.is_output));
+        let by_name: HashMap<_, _> = names.zip(0..).collect();
         let before =
             |tensor: usize, bytes: u64| (0..bytes).map(move |at| Origin::before(tensor, at)).collect();
         let mut memory = Self {
@@ -253,9 +263,8 @@ impl Followed {
         for (index, program) in programs.iter().enumerate() {
             let vars = program.vars.iter().map(|var| match &var.kind {
                 VarKind::Input | VarKind::Output => {
-                    let is_output = var.kind == VarKind::Output;
-                    let same = |tensor: &Tensor| tensor.name == var.name && tensor.is_output == is_output;
-                    tensors.iter().position(same).map(|place| (place, 0))
+                    let name = (var.name.as_str(), var.kind == VarKind::Output);
+                    by_name.get(&name).map(|&place| (place, 0))
                 }
                 VarKind::File { content } => {
                     Some((memory.place(content.iter().map(|&byte| Origin::constant(byte)).collect()), 0))

@@ -1,5 +1,6 @@
 //! `sluice run`: loads a model, executes it while everything is recorded, and verifies what can be verified.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -277,9 +278,12 @@ impl<'a, D: Device> Bench<'a, D> {
             unverified,
         };
         for tensor in Origins::tensors_of(&neff.programs) {
-            let bound = kbl::Tensor::allocate(unit.heap(), tensor.size_bytes)?;
+            let which = || {
+                format!("{}: tensor `{}` of {} bytes", args.model.display(), tensor.name, tensor.size_bytes)
+            };
+            let bound = kbl::Tensor::allocate(unit.heap(), tensor.size_bytes).with_context(which)?;
             let set = if tensor.is_output { &mut bench.outputs } else { &mut bench.inputs };
-            set.add(&tensor.name, bound.clone())?;
+            set.add(&tensor.name, bound.clone()).with_context(which)?;
             bench.before.push(vec![0; tensor.size_bytes.min(MAX_FILLED_BYTES) as usize]);
             bench.tensors.push((tensor, bound));
         }
@@ -384,17 +388,16 @@ impl<'a, D: Device> Bench<'a, D> {
 }
 
 fn report_model(model: &Model, tensors: &[(Tensor, kbl::Tensor)], executions: u64) -> report::Model {
+    let bound_at: HashMap<_, _> =
+        tensors.iter().map(|(t, bound)| ((t.name.as_str(), t.is_output), bound.at().0)).collect();
     let of = |direction: Direction| {
         let is_output = direction == Direction::Output;
         let names = model.names(direction);
-        let tensor = |wanted: &kbl::Wanted| {
-            let bound = tensors.iter().find(|(t, _)| t.name == wanted.name && t.is_output == is_output);
-            report::Tensor {
-                name: wanted.name.clone(),
-                size: wanted.size_bytes,
-                var_id: wanted.var.0,
-                pa: bound.map_or(0, |(_, bound)| bound.at().0),
-            }
+        let tensor = |wanted: &kbl::Wanted| report::Tensor {
+            name: wanted.name.clone(),
+            size: wanted.size_bytes,
+            var_id: wanted.var.0,
+            pa: bound_at.get(&(wanted.name.as_str(), is_output)).copied().unwrap_or(0),
         };
         names.iter().map(tensor).collect()
     };
