@@ -47,7 +47,7 @@ pub struct Running<D: Device> {
 pub struct KickoffError {
     /// The execution.
     pub ticket: Ticket,
-    /// The first TPB that was not started.
+    /// The first TPB that could not be started.
     pub tpb: TpbId,
     /// Why.
     pub fault: ExecFault,
@@ -236,8 +236,9 @@ impl<D: Device> Running<D> {
 
     fn not_started(&self) -> Option<KickoffError> {
         let ticket = self.ticket;
-        let tpb = self.outcome.get()?.tpbs.iter().find(|tpb| tpb.ordinal.is_none())?;
-        Some(KickoffError { ticket, tpb: tpb.tpb, fault: *tpb.faults.first()? })
+        // One that has stopped keeps an execution from others too; the fault lies with the one that has.
+        let mut not_started = self.outcome.get()?.tpbs.iter().filter(|tpb| tpb.ordinal.is_none());
+        not_started.find_map(|tpb| Some(KickoffError { ticket, tpb: tpb.tpb, fault: *tpb.faults.first()? }))
     }
 }
 

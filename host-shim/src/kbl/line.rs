@@ -335,12 +335,13 @@ impl<D: Device> Line<D> {
         self.pop_ended();
     }
 
-    /// Starts an execution on all its TPBs, or on none of them if one runs nothing any more.
+    /// Starts an execution on all its TPBs, or on none of them if one of these runs nothing any more.
     fn start(&mut self, device: &D, index: usize) {
         let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
         self.entries[index].state = State::Started;
-        if self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
-            for (tpb, part) in self.tpbs.iter().zip(&mut self.entries[index].parts) {
+        let parts = &mut self.entries[index].parts;
+        if self.tpbs.iter().zip(&*parts).any(|(tpb, _)| tpb.halted.is_some()) {
+            for (tpb, part) in self.tpbs.iter().zip(parts) {
                 part.faults.extend(tpb.halted.map(ExecFault::Halted));
             }
             return self.give_up(device, index, 0);

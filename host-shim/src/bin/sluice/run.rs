@@ -255,14 +255,19 @@ impl<'a, D: Device> Bench<'a, D> {
                 None
             }
         };
+        let tensors = Origins::tensors_of(&neff.programs);
+        let room_for = |is_output| {
+            let wanted = tensors.iter().filter(|tensor| tensor.is_output == is_output).count();
+            TensorSet::with_capacity(wanted.max(TensorSet::DEFAULT_CAPACITY))
+        };
         let mut bench = Self {
             unit,
             handle,
             capture,
             content: Content::new(args.seed),
             tensors: Vec::new(),
-            inputs: TensorSet::new(),
-            outputs: TensorSet::new(),
+            inputs: room_for(false),
+            outputs: room_for(true),
             origins,
             before: Vec::new(),
             after: Vec::new(),
@@ -277,7 +282,7 @@ impl<'a, D: Device> Bench<'a, D> {
             errors: Findings::default(),
             unverified,
         };
-        for tensor in Origins::tensors_of(&neff.programs) {
+        for tensor in tensors {
             let which = || {
                 format!("{}: tensor `{}` of {} bytes", args.model.display(), tensor.name, tensor.size_bytes)
             };

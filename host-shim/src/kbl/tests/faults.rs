@@ -5,7 +5,7 @@ use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
 use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
-use super::super::mock::{Bench, MockTpb, model, value_of};
+use super::super::mock::{Bench, MockTpb, model, tensors, value_of};
 use super::*;
 
 /// Runs one execution whose notifications `play` sends, and returns how it ended.
@@ -219,4 +219,35 @@ fn a_kickoff_that_fails_makes_the_next_request_reload_everything() {
     bench.device.fail_next();
     assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::FAILURE);
     assert_eq!([flags(2), flags(3)], [true, false]);
+}
+
+#[test]
+fn a_tpb_that_has_stopped_does_not_end_executions_of_models_without_it() {
+    let bench = Bench::new(&model("gather"));
+    let (first, second) = (bench.device.tpb(0), bench.device.tpb(1));
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    second.report(Engine::Sp, QueueId::EXEC, ErrorClass::PHASE_MISMATCH);
+    first.run(0);
+    assert!(running.wait().is_err());
+
+    let small = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&bench.unit, small);
+    let built = bench.unit.build(small, &inputs, &outputs).unwrap();
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    assert_eq!(first.doorbell(), 2);
+    first.run(1);
+    assert_eq!(running.wait().unwrap().tpbs[0].ordinal, Some(1));
+}
+
+#[test]
+fn a_kickoff_on_a_stopped_tpb_says_so() {
+    let bench = Bench::new(&model("gather"));
+    let (built, second) = (bench.built(), bench.device.tpb(1));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let staged = bench.unit.stage(&built).unwrap();
+    second.report(Engine::Sp, QueueId::EXEC, ErrorClass::PHASE_MISMATCH);
+    bench.device.tpb(0).run(0);
+    assert!(running.wait().is_err());
+    let error = staged.kickoff().unwrap_err();
+    assert_eq!((error.status(), error.tpb.get()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 1));
 }
