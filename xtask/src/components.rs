@@ -109,24 +109,31 @@ fn install_miri() -> anyhow::Result<()> {
 
 /// By apt-get when this user may, otherwise the error is the line to type. Never removes a package.
 ///
-/// `companions` are of the same source package; one that is installed in a version that does not fit beside
-/// `packages` (from a backport, say) is brought to the fitting version rather than lost.
+/// `companions` are built from the same source as the first of `packages`; one that is installed in a version that
+/// does not fit beside it (from a backport, say) is brought to the version of that first one rather than lost.
 fn install_packages(packages: &[&str], companions: &[&str]) -> anyhow::Result<()> {
     if on_path("apt-get").is_none() || !is_root() {
         return Err(anyhow::anyhow!(by_hand(packages)));
     }
-    if packages.iter().any(|package| !has_candidate(package)) {
+    if packages.iter().any(|package| candidate(package).is_none()) {
         succeeds("apt-get", &["update", "-qq"]);
     }
     let common = ["install", "-qq", "--yes", "--no-remove", "--no-install-recommends"];
     if succeeds("apt-get", &[&common, packages].concat()) {
         return Ok(());
     }
-    let misfits: Vec<&str> = companions.iter().copied().filter(|name| is_installed(name)).collect();
-    if !misfits.is_empty() {
-        eprintln!("setup: trying once more, with {} in the version that fits", misfits.join(" "));
-        if succeeds("apt-get", &[&common, &["--allow-downgrades"][..], packages, &misfits].concat()) {
-            return Ok(());
+    if let Some(version) = packages.first().and_then(|package| candidate(package)) {
+        let fitting: Vec<String> = companions
+            .iter()
+            .filter(|name| is_installed(name))
+            .map(|name| format!("{name}={version}"))
+            .collect();
+        let fitting: Vec<&str> = fitting.iter().map(String::as_str).collect();
+        if !fitting.is_empty() {
+            eprintln!("setup: trying once more, with {}", fitting.join(" "));
+            if succeeds("apt-get", &[&common, &["--allow-downgrades"][..], packages, &fitting].concat()) {
+                return Ok(());
+            }
         }
     }
     Err(anyhow::anyhow!(by_hand(packages)))
@@ -151,12 +158,17 @@ fn is_installed(package: &str) -> bool {
     process::capture(query).as_deref() == Some("installed")
 }
 
-/// Whether the package lists know a version to install.
-fn has_candidate(package: &str) -> bool {
+/// The version of `package` that would be installed, where the package lists know one.
+fn candidate(package: &str) -> Option<String> {
     let mut policy = Command::new("apt-cache");
     policy.args(["policy", package]).env("LC_ALL", "C");
-    process::capture(policy)
-        .is_some_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
+    candidate_in(&process::capture(policy)?)
+}
+
+/// The candidate in what `apt-cache policy` printed for one package.
+fn candidate_in(policy: &str) -> Option<String> {
+    let version = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate:"))?.trim();
+    (version != "(none)").then(|| version.to_owned())
 }
 
 fn is_root() -> bool {
@@ -205,6 +217,15 @@ mod tests {
         assert_eq!(find_in(&path, Path::new("main.rs")), Some(here.join("src/main.rs")));
         assert_eq!(find_in(&path, Path::new("Cargo.toml")), Some(here.join("Cargo.toml")));
         assert_eq!(find_in(&path, Path::new("nothing")), None);
+    }
+
+    #[test]
+    fn the_candidate_is_the_version_that_would_be_installed() {
+        let policy =
+            |version: &str| format!("tool:\n  Installed: 1:10.0\n  Candidate: {version}\n  Version table:\n");
+        assert_eq!(candidate_in(&policy("1:7.2+dfsg-7")).as_deref(), Some("1:7.2+dfsg-7"));
+        assert_eq!(candidate_in(&policy("(none)")), None);
+        assert_eq!(candidate_in(""), None);
     }
 
     #[test]
