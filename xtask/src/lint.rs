@@ -91,7 +91,7 @@ fn commands() -> Vec<(String, Command)> {
                     "--workspace",
                     "--all-targets",
                     "--features",
-                    "sluice-tests/loom",
+                    "sluice-tests/loom,sluice-tests/bench",
                     "--",
                     "--deny",
                     "warnings",

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+mod bench;
 mod components;
 mod fmt;
 mod layout;
@@ -44,6 +45,7 @@ commands! {
     Run => run,
     Test => test,
     Model => model,
+    Bench => bench,
     Fmt => fmt,
     Lint => lint,
     Layout => layout,

@@ -24,7 +24,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut command = workspace::cargo();
     command.args(["run", "--release", "--package", "sluice-host", "--bin", "sluice", "--", "run"]);
     if option(&args.forwarded, "--out").is_none() {
-        command.arg("--out").arg(default_out());
+        command.arg("--out").arg(workspace::artefact("latest"));
     }
     command.args(&args.forwarded);
     Err(workspace::exec(command))
@@ -38,16 +38,6 @@ fn needs(device: &str) -> &'static [Component] {
             &[Component::Target(Target::Thumbv7m), Component::Target(Target::Thumbv8m), Component::Qemu]
         }
         _ => &[],
-    }
-}
-
-/// `target/sluice/latest` of the workspace, relative when the caller stands in its root.
-fn default_out() -> OsString {
-    let root = workspace::root();
-    let relative = OsStr::new("target/sluice/latest");
-    match std::env::current_dir() {
-        Ok(here) if here == root => relative.to_owned(),
-        _ => root.join(relative).into_os_string(),
     }
 }
 

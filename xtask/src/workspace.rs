@@ -14,6 +14,15 @@ pub(crate) fn root() -> PathBuf {
     Path::new(&manifest).parent().expect("xtask lies one folder below the workspace root").to_path_buf()
 }
 
+/// `target/sluice/NAME` of the workspace, relative when the caller stands in its root.
+pub(crate) fn artefact(name: &str) -> PathBuf {
+    let relative = Path::new("target/sluice").join(name);
+    match std::env::current_dir() {
+        Ok(here) if here == root() => relative,
+        _ => root().join(relative),
+    }
+}
+
 /// The cargo that started this process.
 pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
