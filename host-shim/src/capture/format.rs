@@ -17,8 +17,10 @@ pub const VERSION_MINOR: u16 = 0;
 pub const SYNC: [u8; 4] = *b"SEG\xa5";
 /// Segments start at multiples of this many bytes.
 pub const ALIGN_BYTES: usize = 8;
-/// Most bytes of one segment's payload: more than the largest record buffer of the wire contract.
+/// Most bytes of a segment of items or records: more than the largest record buffer of the wire contract.
 pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
+/// Most bytes of a JSON document: more than there is to say about a model with as many tensors as numbers for them.
+pub const MAX_DOCUMENT_BYTES: usize = 256 << 20;
 
 /// Identifies one run; the same in every artefact. Fits a JSON number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -195,6 +197,14 @@ impl Kind {
     /// JSON [`Summary`](super::Summary); the last segment of a capture that was finished.
     pub const END: Self = Self(7);
 
+    /// Most bytes of a payload of this kind.
+    pub const fn max_payload_bytes(self) -> usize {
+        match self {
+            Self::MANIFEST | Self::END => MAX_DOCUMENT_BYTES,
+            _ => MAX_PAYLOAD_BYTES,
+        }
+    }
+
     /// `None` for a kind of a later version.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {
@@ -242,7 +252,7 @@ pub struct SegmentHead {
 const _: () = assert!(size_of::<SegmentHead>() == 32 && offset_of!(SegmentHead, head_checksum) == 28);
 
 impl SegmentHead {
-    /// The head of a payload; `payload_bytes` is at most [`MAX_PAYLOAD_BYTES`].
+    /// The head of a payload; `payload_bytes` is at most [`Kind::max_payload_bytes`].
     pub fn new(kind: Kind, sequence: u64, payload_bytes: u32, payload_checksum: u32) -> Self {
         let mut head = Self {
             sync: SYNC,

@@ -30,8 +30,8 @@
 //!
 //! # Bounds of the reader
 //!
-//! Everything in a file is untrusted. A payload is at most [`MAX_PAYLOAD_BYTES`]; the reader holds one payload, at
-//! most [`MAX_DAMAGES`](reader::MAX_DAMAGES) damage notes and at most [`MAX_RUNS`](dedup::MAX_RUNS) runs of
+//! Everything in a file is untrusted. A payload is at most [`Kind::max_payload_bytes`]; the reader holds one payload,
+//! at most [`MAX_DAMAGES`](reader::MAX_DAMAGES) damage notes and at most [`MAX_RUNS`](dedup::MAX_RUNS) runs of
 //! sequence numbers, whatever the file says.
 
 pub mod check;
@@ -44,7 +44,7 @@ pub mod writer;
 
 pub use check::{Census, census};
 pub use folder::{FolderError, RunFolder};
-pub use format::{FileHeader, HeaderError, Kind, MAX_PAYLOAD_BYTES, RunId};
+pub use format::{FileHeader, HeaderError, Kind, RunId};
 pub use payload::{
     BufferHeader, ClockPair, Core, FreezeEvent, Gate, HostPhase, Items, LossCause, LossNote, Manifest, Phase,
     Pool, PoolTotals, Subsystem, Summary, WorkItem,

@@ -17,9 +17,7 @@ use std::path::{Path, PathBuf};
 
 use zerocopy::FromBytes;
 
-use super::format::{
-    ALIGN_BYTES, FileHeader, HEAD_BYTES, HEADER_BYTES, HeaderError, Kind, MAX_PAYLOAD_BYTES, SegmentHead,
-};
+use super::format::{ALIGN_BYTES, FileHeader, HEAD_BYTES, HEADER_BYTES, HeaderError, Kind, SegmentHead};
 use super::payload::{BufferHeader, ClockPair, FreezeEvent, HostPhase, Items, LossNote, Manifest, Summary};
 
 /// Most damages kept; more are only counted.
@@ -50,6 +48,8 @@ pub enum DamageCause {
     TooLong {
         /// Bytes it states.
         stated: u32,
+        /// Most bytes of its kind.
+        limit: usize,
     },
     /// The payload is not what was written.
     Checksum {
@@ -84,8 +84,8 @@ impl fmt::Display for Damage {
             DamageCause::Torn { missing } => {
                 write!(f, "file ends inside a segment: {} bytes are there, {missing} are missing", self.bytes)
             }
-            DamageCause::TooLong { stated } => {
-                write!(f, "segment states {stated} bytes, at most {MAX_PAYLOAD_BYTES}")
+            DamageCause::TooLong { stated, limit } => {
+                write!(f, "segment states {stated} bytes, at most {limit}")
             }
             DamageCause::Checksum { sequence, kind } => {
                 write!(f, "segment {sequence} ({kind}): checksum is wrong, {} bytes passed over", self.bytes)
@@ -284,8 +284,9 @@ impl<R: Read + Seek> Reader<R> {
             if let Some(since) = lost_since.take() {
                 self.note(since, start - since, DamageCause::NoSegment);
             }
-            if head.payload_bytes as usize > MAX_PAYLOAD_BYTES {
-                self.note(start, HEAD_BYTES as u64, DamageCause::TooLong { stated: head.payload_bytes });
+            let (stated, limit) = (head.payload_bytes, head.kind.max_payload_bytes());
+            if stated as usize > limit {
+                self.note(start, HEAD_BYTES as u64, DamageCause::TooLong { stated, limit });
                 have = 0;
                 continue;
             }
@@ -575,15 +576,20 @@ mod tests {
 
     #[test]
     fn a_stated_length_allocates_nothing() {
-        let huge = forged(Kind::BUFFER, u32::MAX, &[]);
-        let mut reader = open(&huge);
-        assert_eq!(walk(&mut reader), [""; 0]);
-        assert_eq!(reader.damages()[0].cause, DamageCause::TooLong { stated: u32::MAX });
-        let long = forged(Kind::BUFFER, MAX_PAYLOAD_BYTES as u32, &[1; 100]);
-        let mut reader = open(&long);
-        assert_eq!(walk(&mut reader), [""; 0]);
-        assert!(matches!(reader.damages()[0].cause, DamageCause::Torn { .. }));
-        assert_eq!(reader.payload.capacity(), 0);
+        for kind in [Kind::BUFFER, Kind::END, Kind(99)] {
+            let limit = kind.max_payload_bytes();
+            for stated in [limit as u32 + 1, u32::MAX] {
+                let huge = forged(kind, stated, &[]);
+                let mut reader = open(&huge);
+                assert_eq!(walk(&mut reader), [""; 0]);
+                assert_eq!(reader.damages()[0].cause, DamageCause::TooLong { stated, limit });
+            }
+            let long = forged(kind, limit as u32, &[1; 100]);
+            let mut reader = open(&long);
+            assert_eq!(walk(&mut reader), [""; 0]);
+            assert!(matches!(reader.damages()[0].cause, DamageCause::Torn { .. }));
+            assert_eq!(reader.payload.capacity(), 0);
+        }
     }
 
     #[test]

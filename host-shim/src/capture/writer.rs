@@ -140,10 +140,9 @@ impl<S: Storage> Writer<S> {
 
     fn append(&self, kind: Kind, front: &[u8], rest: &[u8]) -> io::Result<()> {
         let payload_bytes = front.len() + rest.len();
-        if payload_bytes > MAX_PAYLOAD_BYTES {
-            return Err(invalid(format!(
-                "{kind} segment of {payload_bytes} bytes, at most {MAX_PAYLOAD_BYTES}"
-            )));
+        let limit = kind.max_payload_bytes();
+        if payload_bytes > limit {
+            return Err(invalid(format!("{kind} segment of {payload_bytes} bytes, at most {limit}")));
         }
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(front);

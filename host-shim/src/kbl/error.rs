@@ -36,12 +36,18 @@ pub enum LoadError {
         /// What the program states.
         found: CarveOut,
     },
-    /// More subgraphs than the unit has TPBs.
-    #[error("model has {need} subgraphs, the unit {have} TPBs")]
+    /// The model asks for more TPBs than the unit has.
+    #[error(
+        "model has {subgraphs} subgraphs and asks for {cores} cores of {tpbs_per_core} TPBs, the unit has {have} TPBs"
+    )]
     NotEnoughCores {
-        /// Subgraphs.
-        need: usize,
-        /// TPBs.
+        /// Subgraphs, one per TPB.
+        subgraphs: usize,
+        /// Virtual cores that the container's header asks for.
+        cores: u32,
+        /// TPBs of each.
+        tpbs_per_core: u32,
+        /// TPBs of the unit.
         have: usize,
     },
     /// No device memory.

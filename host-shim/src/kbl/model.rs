@@ -108,8 +108,10 @@ impl Model {
         heap: &Heap,
         options: &LoadOptions,
     ) -> Result<Self, LoadError> {
-        if neff.programs.len() > tpbs.len() {
-            return Err(LoadError::NotEnoughCores { need: neff.programs.len(), have: tpbs.len() });
+        let (subgraphs, have) = (neff.programs.len(), tpbs.len());
+        let (cores, tpbs_per_core) = (neff.header.cores_requested, neff.header.virtual_core_size);
+        if (subgraphs as u64).max(u64::from(cores) * u64::from(tpbs_per_core)) > have as u64 {
+            return Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, have });
         }
         let shared = place::shared_scratchpad(&neff.programs, heap)?;
         let image_options = ImageOptions { device_target, ring_cache: options.ring_cache };

@@ -12,6 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use sluice_core::exec::NrtStatus;
 use sluice_core::mem::{DevAddr, Fault};
 
 use crate::device::Device;
@@ -93,6 +94,17 @@ pub enum TensorError {
     /// Device memory could not be reached.
     #[error(transparent)]
     Fault(#[from] Fault),
+}
+
+impl TensorError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Range { .. } => NrtStatus::INVALID,
+            Self::Heap(_) => NrtStatus::RESOURCE,
+            Self::Fault(_) => NrtStatus::FAILURE,
+        }
+    }
 }
 
 /// A run of bytes in device memory. Cheap to clone; clones are the same tensor.

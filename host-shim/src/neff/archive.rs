@@ -65,10 +65,13 @@ fn too_large(place: Place<'_>, limit: u64) -> NeffError {
 }
 
 fn unzip(place: Place<'_>, payload: &[u8], limit: u64) -> Result<Vec<u8>, NeffError> {
-    let broken = |error: io::Error| place.invalid(format_args!("gzip stream: {error}"));
+    let broken = |error: io::Error, read: usize| {
+        place.invalid(format_args!("gzip stream, {read} of {} payload bytes read: {error}", payload.len()))
+    };
     // Twice through: the first tells how much memory the second needs, whatever the stream claims.
     let mut stream = GzDecoder::new(payload);
-    let len = io::copy(&mut (&mut stream).take(limit.saturating_add(1)), &mut io::sink()).map_err(broken)?;
+    let len = io::copy(&mut (&mut stream).take(limit.saturating_add(1)), &mut io::sink())
+        .map_err(|error| broken(error, payload.len() - stream.get_ref().len()))?;
     if len > limit {
         return Err(too_large(place, limit));
     }
@@ -84,7 +87,7 @@ fn unzip(place: Place<'_>, payload: &[u8], limit: u64) -> Result<Vec<u8>, NeffEr
     bytes
         .try_reserve_exact(len as usize)
         .map_err(|_| place.fault(None, NeffFault::HostMemory { bytes: len }))?;
-    GzDecoder::new(payload).read_to_end(&mut bytes).map_err(broken)?;
+    GzDecoder::new(payload).read_to_end(&mut bytes).map_err(|error| broken(error, payload.len()))?;
     Ok(bytes)
 }
 
@@ -257,12 +260,12 @@ mod tests {
     fn damaged_streams_are_refused() {
         let whole = gzip(&file("a", &[1; 4000]));
         for cut in [0, 5, 20, whole.len() - 1] {
-            assert!(open(Package::Gzip, &whole[..cut]).unwrap_err().starts_with("f: gzip stream: "));
+            assert!(open(Package::Gzip, &whole[..cut]).unwrap_err().starts_with("f: gzip stream, "));
         }
         let mut flipped = whole.clone();
         let crc = whole.len() - 8;
         flipped[crc] ^= 1;
-        assert!(open(Package::Gzip, &flipped).unwrap_err().starts_with("f: gzip stream: "));
+        assert!(open(Package::Gzip, &flipped).unwrap_err().starts_with("f: gzip stream, "));
     }
 
     #[test]

@@ -54,18 +54,30 @@ impl<'a> Json<'a> {
                 budget.max_bytes
             )));
         }
-        let text = std::str::from_utf8(bytes)
-            .map_err(|e| place.invalid(format_args!("not UTF-8 at byte {}", e.valid_up_to())))?;
+        let (text, not_utf8) = match std::str::from_utf8(bytes) {
+            Ok(text) => (text, None),
+            // What comes before the bad byte tells which key it belongs to.
+            Err(error) => {
+                let text = std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default();
+                (text, Some(error.valid_up_to()))
+            }
+        };
         let parser = Parser { budget, path: RefCell::new(Vec::new()), broken_rule: RefCell::new(None) };
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let parsed = (&parser).deserialize(&mut deserializer).and_then(|json| {
             deserializer.end()?;
             Ok(json)
         });
+        let at = |path: String, rule: String| match path.is_empty() {
+            true => place.invalid(rule),
+            false => place.invalid_key(path, rule),
+        };
+        if let Some(byte) = not_utf8 {
+            return Err(at(parser.path(), format!("not UTF-8 at byte {byte}: {:#04x}", bytes[byte])));
+        }
         parsed.map_err(|error| match parser.broken_rule.take() {
-            Some((path, rule)) if path.is_empty() => place.invalid(rule),
-            Some((path, rule)) => place.invalid_key(path, rule),
-            None => place.invalid(error),
+            Some((path, rule)) => at(path, rule),
+            None => at(parser.path(), syntax(text, &error)),
         })
     }
 
@@ -74,13 +86,30 @@ impl<'a> Json<'a> {
             Self::Null => "null".into(),
             Self::Bool(value) => value.to_string(),
             Self::Unsigned(value) => value.to_string(),
-            Self::OtherNumber(value) => value.to_string(),
+            // Digits as they are written, but not three hundred of them.
+            Self::OtherNumber(value) if value.abs() < 1e16 => value.to_string(),
+            Self::OtherNumber(value) => format!("{value:e}"),
             Self::Text(text) => Quoted(text).to_string(),
             Self::List(items) => format!("a list of {}", items.len()),
             Self::Object(entries) => format!("an object of {}", entries.len()),
         }
     }
 }
+
+/// What is wrong with `text`, with the part of it that `error` points at.
+fn syntax(text: &str, error: &serde_json::Error) -> String {
+    let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    // The column counts bytes from 1 and may point behind the last of them.
+    let rest = line.as_bytes().get(error.column().saturating_sub(1)..).unwrap_or_default();
+    if rest.is_empty() || error.is_eof() {
+        return error.to_string();
+    }
+    let found: String = String::from_utf8_lossy(rest).chars().take(SHOWN_SYNTAX_CHARS).collect();
+    format!("{error}, found {}", Quoted(&found))
+}
+
+/// Enough of a broken text to recognize it.
+const SHOWN_SYNTAX_CHARS: usize = 16;
 
 /// One way further into a value.
 #[derive(Clone, Copy, Debug)]
@@ -110,12 +139,17 @@ struct Parser<'a, 'b> {
 }
 
 impl Parser<'_, '_> {
-    fn refuse<E: serde::de::Error>(&self, rule: impl Display) -> E {
+    /// The way to the value that is being read.
+    fn path(&self) -> String {
         let mut path = String::new();
         for (key, index) in self.path.borrow().iter() {
             index.map_or(Step::Key(key), Step::Index).append_to(&mut path);
         }
-        *self.broken_rule.borrow_mut() = Some((path, rule.to_string()));
+        path
+    }
+
+    fn refuse<E: serde::de::Error>(&self, rule: impl Display) -> E {
+        *self.broken_rule.borrow_mut() = Some((self.path(), rule.to_string()));
         E::custom("rule broken")
     }
 
@@ -437,8 +471,21 @@ mod tests {
             let error = error(text);
             assert!(error.starts_with("f: m: ") && !error.contains('\n'), "{error}");
         }
-        let not_utf8 = Json::parse(Place::file("f"), b"[\"a\xff\"]", &budget()).unwrap_err();
-        assert_eq!(not_utf8.to_string(), "f: not UTF-8 at byte 3");
+    }
+
+    #[test]
+    fn broken_text_is_named_with_its_key() {
+        for (text, want) in [
+            (r#"{"a":{"b":[1,NaN]}}"#, "a.b[1]: expected value at line 1 column 14, found `NaN]}}`"),
+            ("{\"a\":\n[1 2]}", "a[1]: expected `,` or `]` at line 2 column 4, found `2]}`"),
+            (r#"{"a":{"b" 1}}"#, "a.b: expected `:` at line 1 column 11, found `1}}`"),
+            (r#"{"a":{"b":[1"#, "a.b[1]: EOF while parsing a list at line 1 column 12"),
+            (r#"{"a":1} 2"#, "trailing characters at line 1 column 9, found `2`"),
+        ] {
+            assert_eq!(error(text), format!("f: m: {want}"));
+        }
+        let not_utf8 = Json::parse(Place::file("f"), b"{\"a\":[\"b\xff\"]}", &budget()).unwrap_err();
+        assert_eq!(not_utf8.to_string(), "f: a[0]: not UTF-8 at byte 8: 0xff");
     }
 
     #[test]

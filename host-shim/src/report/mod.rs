@@ -82,7 +82,9 @@ pub struct Tensor {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// The compiler's number of it, in the first subgraph that has it.
+    /// TPB of the first subgraph that has it.
+    pub tpb: u32,
+    /// The compiler's number of it in that subgraph.
     pub var_id: u32,
     /// Device address it was bound to.
     pub pa: u64,
@@ -315,7 +317,7 @@ mod tests {
         assert_eq!(json["artefacts"]["trace"], "trace.pftrace");
         assert!(json.pointer("/dfx/pmu").is_none());
         let tensor = serde_json::to_value(Tensor::default()).unwrap();
-        assert_eq!(tensor, serde_json::json!({"name": "", "size": 0, "var_id": 0, "pa": 0}));
+        assert_eq!(tensor, serde_json::json!({"name": "", "size": 0, "tpb": 0, "var_id": 0, "pa": 0}));
     }
 
     #[test]

@@ -58,15 +58,20 @@ impl Page<'_> {
                     if self.report.interrupted { ", then interrupted" } else { "" }
                 ),
             )?;
-            line(
-                f,
-                "",
-                format_args!(
-                    "{} moved bytes, {} of programs that cannot be interpreted took time and moved nothing",
-                    Many(model.items_executed, "work item", "work items"),
-                    Count(model.items_opaque)
-                ),
-            )?;
+            let executed = Many(model.items_executed, "work item", "work items");
+            if model.items_opaque == 0 {
+                line(f, "", format_args!("{executed} moved bytes"))?;
+            } else {
+                let opaque = Count(model.items_opaque);
+                line(
+                    f,
+                    "",
+                    format_args!(
+                        "{executed} moved bytes, {opaque} of programs that cannot be interpreted took time and \
+                         moved nothing"
+                    ),
+                )?;
+            }
         } else if self.report.interrupted {
             line(f, "executed", "interrupted before its end")?;
         }
@@ -74,13 +79,15 @@ impl Page<'_> {
             model.inputs.iter().chain(&model.outputs).map(|tensor| tensor.name.len()).max().unwrap_or(0);
         let mut tensors = |label: &str, tensors: &[Tensor]| {
             tensors.iter().enumerate().try_for_each(|(i, tensor)| {
-                let Tensor { name, size, var_id, pa } = tensor;
+                let Tensor { name, size, tpb, var_id, pa } = tensor;
                 let label = if i == 0 { label } else { "" };
                 let size = Bytes(*size);
                 line(
                     f,
                     label,
-                    format_args!("{name:name_width$}  {size:>10}  variable {var_id:<3} at {pa:#x}"),
+                    format_args!(
+                        "{name:name_width$}  {size:>10}  TPB {tpb}, variable {var_id:<3} at {pa:#x}"
+                    ),
                 )
             })
         };
@@ -221,7 +228,7 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let tensor = |name: &str, size, var_id, pa| Tensor { name: name.into(), size, var_id, pa };
+        let tensor = |name: &str, size, var_id, pa| Tensor { name: name.into(), size, tpb: 1, var_id, pa };
         let dfx = Dfx { produced: 18_000, collected: 18_000, buffers: 20, switches: 17, ..Dfx::default() };
         Report {
             device: "sim".into(),
@@ -254,10 +261,10 @@ mod tests {
         let expected = "\
 gather on sim a2a3, gate scope all, run 000000000beef
 executed    1,000 executions on 2 subgraphs in 1.84 s
-            6,000 work items moved bytes, 0 of programs that cannot be interpreted took time and moved nothing
-inputs      a             4.0 KiB  variable 0   at 0x1000
-            long name     2.0 MiB  variable 12  at 0x2000
-outputs     out             100 B  variable 2   at 0x9000
+            6,000 work items moved bytes
+inputs      a             4.0 KiB  TPB 1, variable 0   at 0x1000
+            long name     2.0 MiB  TPB 1, variable 12  at 0x2000
+outputs     out             100 B  TPB 1, variable 2   at 0x9000
 verified    1,000 outputs compared byte for byte (64.0 MiB): right
             12,000 pointers, rows and queue bases read back from the device: right
             18,000 records compared with the set that the model has to give
@@ -278,6 +285,7 @@ result      nothing lost, all verified
         let mut bad = report();
         bad.lossless = false;
         bad.outputs_verified = false;
+        (bad.model.items_executed, bad.model.items_opaque) = (5_000, 1_000);
         bad.wrong = vec!["execution 3: output `out` differs first at byte 17".into()];
         bad.unverified = vec!["sg01: its program is opaque".into()];
         let swimlane = bad.dfx.get_mut("swimlane").unwrap();
@@ -290,6 +298,7 @@ result      nothing lost, all verified
         for line in [
             "lost        swimlane: 1,000 records by corrupt",
             "freezes     swimlane fq: 1 freeze, 2.0 us together, longest 2.0 us",
+            "            5,000 work items moved bytes, 1,000 of programs that cannot be interpreted took time and moved nothing",
             "            1,000 outputs compared byte for byte (64.0 MiB): NOT all right",
             "unverified  sg01: its program is opaque",
             "wrong       execution 3: output `out` differs first at byte 17",

@@ -195,3 +195,35 @@ fn a_disk_that_fills_up_loses_counted_records_and_is_named() {
         (3200, &swimlane["dropped"])
     );
 }
+
+#[test]
+fn a_model_that_does_not_fit_the_device_is_refused_with_its_status() {
+    let folder = Folder::new("does-not-fit");
+    let refused = |name: &str, container: &[u8]| {
+        let model = folder.path(name);
+        std::fs::write(&model, container).unwrap();
+        let output = sluice(&["run", "--model", model.to_str().unwrap(), "--out", folder.out()]);
+        assert_eq!(code(&output), 1);
+        let said = text(&output.stderr);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said.replace(&format!("sluice: {}: ", model.display()), "")
+    };
+    let with_output = |size: u64| {
+        format!(
+            r#"model = {{ name = "large", target = "cayman" }}
+               tpb = [{{ var = [{{ name = "y", type = "output", size = {size} }}] }}]"#
+        )
+    };
+    let large = pack("large", &with_output(1 << 40)).unwrap();
+    let said = refused("large.neff", &large);
+    assert!(said.starts_with("tensor `y` of 1099511627776 bytes: no room for 1099511627776 bytes"), "{said}");
+    assert!(said.ends_with("(status 4, RESOURCE)\n"), "{said}");
+
+    let mut greedy = pack("greedy", &with_output(64)).unwrap();
+    greedy[0x1DC..0x1E0].copy_from_slice(&64u32.to_le_bytes());
+    assert_eq!(
+        refused("greedy.neff", &greedy),
+        "cannot load the model: model has 1 subgraphs and asks for 64 cores of 1 TPBs, the unit has 1 TPBs \
+         (status 9, LOAD_NOT_ENOUGH_NC)\n"
+    );
+}

@@ -1,8 +1,10 @@
 //! `sluice inspect`: what a compiled model says.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use sluice_core::exec::NrtStatus;
 use sluice_host::neff::{Neff, NeffError, ReadOptions};
 
 use crate::output;
@@ -35,6 +37,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// A refused container with the status that a runtime reports for it.
 pub(crate) fn with_status(error: NeffError) -> anyhow::Error {
-    let status = error.status();
-    anyhow::anyhow!("{error} (status {}, {status})", status.0)
+    refusal(&error, error.status())
+}
+
+/// What was refused, with the status that a runtime reports for it.
+pub(crate) fn refusal(what: impl Display, status: NrtStatus) -> anyhow::Error {
+    anyhow::anyhow!("{what} (status {}, {status})", status.0)
 }

@@ -1,13 +1,14 @@
 //! `sluice run`: loads a model, executes it while everything is recorded, and verifies what can be verified.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sluice_core::exec::CoreIndex;
+use sluice_core::exec::{CoreIndex, NrtStatus};
 use sluice_core::fmap::Direction;
 use sluice_core::mem::DevAddr;
 use sluice_host::capture::payload::NO_EXECUTION;
@@ -25,7 +26,7 @@ use sluice_host::verify::content::MAX_FILLED_BYTES;
 use sluice_host::verify::records::ExpectedCore;
 use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
 
-use crate::inspect::with_status;
+use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
 use crate::options::{DeviceName, Recording};
 use crate::recording::{Capture, blank_report};
@@ -85,7 +86,10 @@ fn execute<D: Device>(
     let ram = device.map().ram;
     let heap = Heap::new(ram.base, ram.bytes);
     let unit = Unit::open(Arc::clone(&device), heap.clone(), UnitOptions::default())?;
-    let handle = unit.load(neff, &LoadOptions::default()).context("cannot load the model")?;
+    let handle = unit.load(neff, &LoadOptions::default()).map_err(|error| {
+        let model = args.model.display();
+        refusal(format_args!("{model}: cannot load the model: {error}"), error.status())
+    })?;
     let held = unit.model(handle)?;
     capture.announce(&manifest(args, &held, device.name()))?;
     let cores = CoreIndex::all(device.map().registers.tpbs()).count() as u32;
@@ -283,12 +287,14 @@ impl<'a, D: Device> Bench<'a, D> {
             unverified,
         };
         for tensor in tensors {
-            let which = || {
-                format!("{}: tensor `{}` of {} bytes", args.model.display(), tensor.name, tensor.size_bytes)
+            let refused = |error: &dyn Display, status| {
+                let (model, Tensor { name, size_bytes, .. }) = (args.model.display(), &tensor);
+                refusal(format_args!("{model}: tensor `{name}` of {size_bytes} bytes: {error}"), status)
             };
-            let bound = kbl::Tensor::allocate(unit.heap(), tensor.size_bytes).with_context(which)?;
+            let bound = kbl::Tensor::allocate(unit.heap(), tensor.size_bytes)
+                .map_err(|error| refused(&error, error.status()))?;
             let set = if tensor.is_output { &mut bench.outputs } else { &mut bench.inputs };
-            set.add(&tensor.name, bound.clone()).with_context(which)?;
+            set.add(&tensor.name, bound.clone()).map_err(|error| refused(&error, NrtStatus::RESOURCE))?;
             bench.before.push(vec![0; tensor.size_bytes.min(MAX_FILLED_BYTES) as usize]);
             bench.tensors.push((tensor, bound));
         }
@@ -401,6 +407,7 @@ fn report_model(model: &Model, tensors: &[(Tensor, kbl::Tensor)], executions: u6
         let tensor = |wanted: &kbl::Wanted| report::Tensor {
             name: wanted.name.clone(),
             size: wanted.size_bytes,
+            tpb: wanted.tpb.get(),
             var_id: wanted.var.0,
             pa: bound_at.get(&(wanted.name.as_str(), is_output)).copied().unwrap_or(0),
         };

@@ -126,7 +126,15 @@ fn models_that_do_not_fit_the_unit_are_refused() {
     };
     let error = open(1, small()).load(&gather, &LoadOptions::default()).unwrap_err();
     assert_eq!(error.status(), NrtStatus::LOAD_NOT_ENOUGH_NC);
-    assert_eq!(error.to_string(), "model has 2 subgraphs, the unit 1 TPBs");
+    assert_eq!(
+        error.to_string(),
+        "model has 2 subgraphs and asks for 1 cores of 2 TPBs, the unit has 1 TPBs"
+    );
+    let mut greedy = gather.clone();
+    greedy.header.cores_requested = u32::MAX;
+    let error = open(2, small()).load(&greedy, &LoadOptions::default()).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::LOAD_NOT_ENOUGH_NC);
+    assert!(error.to_string().contains("asks for 4294967295 cores of 2 TPBs"), "{error}");
 
     let other = UnitOptions { target: Target::Sunda, ..small() };
     let error = open(2, other).load(&gather, &LoadOptions::default()).unwrap_err();

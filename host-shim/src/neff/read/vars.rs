@@ -24,6 +24,9 @@ use crate::neff::graph::{TensorForm, read_dtype, read_shape};
 use crate::neff::json::Node;
 use crate::neff::program::{Backing, Var, VarKind};
 
+/// Most bytes of all variables of a program together, and the coarsest alignment: device addresses have no more bits.
+const MAX_BYTES: u64 = 1 << 48;
+
 /// Size of an address in a cell or row.
 const ADDRESS_BYTES: u64 = 8;
 
@@ -41,6 +44,16 @@ pub(super) fn read(
     all.sort_by_key(|var| var.id);
     if let Some(misplaced) = all.iter().enumerate().find(|(index, var)| var.id.0 as usize != *index) {
         return Err(vars.invalid(not_dense(&all, misplaced.0)));
+    }
+    let mut left = MAX_BYTES;
+    for var in &all {
+        left = left.checked_sub(var.size_bytes).ok_or_else(|| {
+            vars.invalid(format_args!(
+                "with the {} bytes of {} the variables have more than {MAX_BYTES} bytes",
+                var.size_bytes,
+                Quoted(&var.name)
+            ))
+        })?;
     }
     if !all.iter().any(|var| var.kind == VarKind::Output) {
         return Err(vars.invalid("none of the variables is an output"));
@@ -73,7 +86,7 @@ fn read_one(
     let (kind, size_bytes) = read_kind(source, count, record)?;
     let alignment_bytes = match record.get("alignment")? {
         None => 1,
-        Some(node) => match node.u64()? {
+        Some(node) => match node.at_most(MAX_BYTES)? {
             value if value.is_power_of_two() => value,
             value => return Err(node.invalid(format_args!("{value} is not a power of two"))),
         },
@@ -113,7 +126,7 @@ fn read_references(record: &Node<'_, '_>, count: usize) -> Result<Vec<VarId>, Ne
 }
 
 fn read_kind(source: &Source<'_>, count: usize, record: &Node<'_, '_>) -> Result<(VarKind, u64), NeffError> {
-    let needed_size = || record.need("size")?.u64();
+    let needed_size = || record.need("size")?.at_most(MAX_BYTES);
     let kind = record.need("type")?;
     Ok(match kind.text()? {
         "input" => (VarKind::Input, needed_size()?),
@@ -126,14 +139,11 @@ fn read_kind(source: &Source<'_>, count: usize, record: &Node<'_, '_>) -> Result
         "virtual" => {
             let size = needed_size()?;
             let offset = record.need("backing_variable_off")?;
-            let offset_bytes = offset.u64()?;
-            if offset_bytes.checked_add(size).is_none() {
-                return Err(offset.invalid(format_args!("{offset_bytes} plus size {size} overflows 64 bits")));
-            }
+            let offset_bytes = offset.at_most(MAX_BYTES - size)?;
             (VarKind::Virtual { offset_bytes, backing: read_backing(record)? }, size)
         }
         "state-buffer" => {
-            let size = record.get("size")?.map(|size| size.u64()).transpose()?;
+            let size = record.get("size")?.map(|size| size.at_most(MAX_BYTES)).transpose()?;
             (VarKind::StateBuffer, size.unwrap_or(0))
         }
         "pointer" => {
@@ -279,12 +289,7 @@ mod tests {
         for (var, key, value, want) in [
             ("x", "type", json!("tensor"), "var.x.type: unknown variable type `tensor`"),
             ("x", "size", json!(-4), "var.x.size: -4, expected an unsigned 64-bit number"),
-            (
-                "x",
-                "size",
-                json!(1e30),
-                "var.x.size: 1000000000000000000000000000000, expected an unsigned 64-bit number",
-            ),
+            ("x", "size", json!(1e30), "var.x.size: 1e30, expected an unsigned 64-bit number"),
             ("x", "alignment", json!(3), "var.x.alignment: 3 is not a power of two"),
             ("x", "alignment", json!(0), "var.x.alignment: 0 is not a power of two"),
             ("x", "shape", json!([1, 1, 1, 1, 1, 1, 1, 1, 1]), "var.x.shape: 9 dimensions, at most 8"),
@@ -319,7 +324,7 @@ mod tests {
                 "keep",
                 "backing_variable_off",
                 json!(u64::MAX),
-                "var.keep.backing_variable_off: 18446744073709551615 plus size 4096 overflows 64 bits",
+                "var.keep.backing_variable_off: 18446744073709551615 is more than 281474976706560",
             ),
             ("k", "file_name", json!("../k"), "var.k.file_name: `../k`: a path that leaves its folder"),
             ("k", "file_name", json!("/etc/passwd"), "var.k.file_name: `/etc/passwd`: an absolute path"),
@@ -331,14 +336,34 @@ mod tests {
     }
 
     #[test]
-    fn sizes_up_to_64_bits_and_8_dimensions_load() {
+    fn sizes_stay_within_device_addresses() {
+        const LIMIT: u64 = 1 << 48;
+        for (var, key) in [("x", "size"), ("y", "size"), ("x", "alignment"), ("sb", "size"), ("k", "size")] {
+            for value in [LIMIT + 1, 1 << 63, u64::MAX] {
+                assert_eq!(
+                    with(var, key, json!(value)),
+                    format!("f: sg00/def.json: var.{var}.{key}: {value} is more than {LIMIT}")
+                );
+            }
+        }
+        assert_eq!(
+            with("y", "size", json!(LIMIT - 1)),
+            format!(
+                "f: sg00/def.json: var: with the {} bytes of `y` the variables have more than {LIMIT} bytes",
+                LIMIT - 1
+            )
+        );
+    }
+
+    #[test]
+    fn large_sizes_and_8_dimensions_load() {
         let neff = Container::small()
-            .json(DEF, "/var/x/size", json!(u64::MAX))
+            .json(DEF, "/var/x/size", json!(1u64 << 47))
             .json(DEF, "/var/x/shape", json!([1, 1, 1, 1, 1, 1, 1, 4]))
             .json(DEF, "/var/x/dtype", json!("exactly15bytes_"))
             .parse()
             .unwrap();
-        assert_eq!(neff.programs[0].vars[0].size_bytes, u64::MAX);
+        assert_eq!(neff.programs[0].vars[0].size_bytes, 1 << 47);
     }
 
     #[test]
