@@ -4,10 +4,11 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use crate::process::{self, tail};
-use crate::toolchain::{self, Target};
+use crate::toolchain::{self, Target, Version};
 
 /// One thing that can be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,12 @@ pub(crate) const REQUIRED: &[Component] = &[
 /// What only continuous integration has to have.
 pub(crate) const OPTIONAL: &[Component] = &[Component::Miri];
 
+/// Longer than any download that still moves takes.
+const INSTALL_BOUND: Duration = Duration::from_secs(20 * 60);
+
+/// The line that brings rustup.
+const RUSTUP: &str = "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh";
+
 impl Component {
     /// How messages call it.
     pub(crate) fn name(self) -> &'static str {
@@ -51,37 +58,24 @@ impl Component {
             Component::Qemu => on_path("qemu-system-arm").is_some(),
         }
     }
-
-    /// Installs it, saying what it does.
-    ///
-    /// # Errors
-    /// One line that says what a person has to type.
-    pub(crate) fn install(self) -> anyhow::Result<()> {
-        match self {
-            Component::Target(target) => install_target(target),
-            Component::Miri => install_miri(),
-            Component::Qemu => install_packages(&["qemu-system-arm"], &["qemu-utils"]),
-        }
-    }
 }
 
 /// Installs what is missing of `wanted`; silent when nothing is.
 ///
 /// # Errors
-/// After trying all of them: one line per thing that is still missing.
+/// After trying all of them: one line per thing that is still missing, with what a person has to type.
 pub(crate) fn ensure(wanted: &[Component]) -> anyhow::Result<()> {
     let mut complaints = Vec::new();
-    for component in wanted {
-        if component.is_present() {
-            continue;
-        }
-        eprintln!("setup: installing {}", component.name());
-        match component.install() {
-            Ok(()) if component.is_present() => {}
-            Ok(()) => {
-                complaints.push(format!("{} is still missing after its installation", component.name()))
-            }
-            Err(error) => complaints.push(format!("{} is missing: {error:#}", component.name())),
+    let all_targets =
+        |a: &Component, b: &Component| matches!((a, b), (Component::Target(_), Component::Target(_)));
+    for group in absent(wanted).chunk_by(all_targets) {
+        eprintln!("setup: installing {}", names(group).join(", "));
+        let installed = install(group);
+        let still = names(&absent(group)).join(", ");
+        match installed {
+            _ if still.is_empty() => {}
+            Ok(()) => complaints.push(format!("{still}: still missing after the installation")),
+            Err(error) => complaints.push(format!("{still}: missing; {error:#}")),
         }
     }
     if complaints.is_empty() { Ok(()) } else { Err(anyhow::anyhow!(complaints.join("\n"))) }
@@ -106,13 +100,51 @@ fn in_continuous_integration() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// By rustup where that works, else by Debian's toolchain, which builds the core library from source.
-fn install_target(target: Target) -> anyhow::Result<()> {
-    if succeeds("rustup", &["target", "add", target.triple()]) {
+fn absent(wanted: &[Component]) -> Vec<Component> {
+    wanted.iter().copied().filter(|component| !component.is_present()).collect()
+}
+
+fn names(components: &[Component]) -> Vec<&'static str> {
+    components.iter().map(|component| component.name()).collect()
+}
+
+/// Installs one thing, or any number of targets at once.
+fn install(group: &[Component]) -> anyhow::Result<()> {
+    match group {
+        [Component::Miri] => install_miri(),
+        [Component::Qemu] => install_packages(&["qemu-system-arm"], &["qemu-utils"]),
+        targets => install_targets(&names(targets)),
+    }
+}
+
+/// By rustup where that works, else by Debian's compiler where that is new enough.
+fn install_targets(triples: &[&str]) -> anyhow::Result<()> {
+    let arguments = [&["target", "add"], triples].concat();
+    let has_rustup = on_path("rustup").is_some();
+    if has_rustup && succeeds("rustup", &arguments) {
         return Ok(());
     }
-    eprintln!("setup: rustup cannot add {}, trying the system's packages", target.triple());
-    install_packages(toolchain::DEBIAN_PACKAGES, &[])
+    let packages = &toolchain::DEBIAN_PACKAGES;
+    if may_install_packages() {
+        refresh_lists(packages);
+    }
+    let packaged = candidate(packages[0]).as_deref().and_then(Version::at_start);
+    if packaged >= Some(Version::needed()) {
+        eprintln!("setup: taking the system's packages, which build {} from source", triples.join(", "));
+        return install_packages(packages, &[]);
+    }
+    Err(anyhow::anyhow!(nothing_builds(packaged, &by_rustup(has_rustup, &arguments))))
+}
+
+/// Why neither rustup nor a package helped, and what to type.
+fn nothing_builds(packaged: Option<Version>, advice: &str) -> String {
+    match packaged {
+        Some(version) => {
+            let (package, needed) = (toolchain::DEBIAN_PACKAGES[0], Version::needed());
+            format!("{package} is {version} here and would have to be {needed}; {advice}")
+        }
+        None => advice.to_owned(),
+    }
 }
 
 fn install_miri() -> anyhow::Result<()> {
@@ -122,10 +154,21 @@ fn install_miri() -> anyhow::Result<()> {
     } else {
         &["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"]
     };
-    if succeeds("rustup", arguments) {
+    let has_rustup = on_path("rustup").is_some();
+    if has_rustup && succeeds("rustup", arguments) {
         return Ok(());
     }
-    Err(anyhow::anyhow!("type `rustup {}`", arguments.join(" ")))
+    Err(anyhow::anyhow!(by_rustup(has_rustup, arguments)))
+}
+
+/// What a person types where rustup is missing, or failed: then mostly because its downloads are not let through.
+fn by_rustup(has_rustup: bool, arguments: &[&str]) -> String {
+    let line = format!("`rustup {}`", arguments.join(" "));
+    if has_rustup {
+        format!("type {line} (with RUSTUP_DIST_SERVER=URL before it where downloads come from a mirror)")
+    } else {
+        format!("type `{RUSTUP}`, then in a new shell {line}")
+    }
 }
 
 /// By apt-get when this user may, otherwise the error is the line to type. Never removes a package.
@@ -133,12 +176,10 @@ fn install_miri() -> anyhow::Result<()> {
 /// `companions` are built from the same source as the first of `packages`; one that is installed in a version that
 /// does not fit beside it (from a backport, say) is brought to the version of that first one rather than lost.
 fn install_packages(packages: &[&str], companions: &[&str]) -> anyhow::Result<()> {
-    if on_path("apt-get").is_none() || !is_root() {
+    if !may_install_packages() {
         return Err(anyhow::anyhow!(by_hand(packages)));
     }
-    if packages.iter().any(|package| candidate(package).is_none()) {
-        succeeds("apt-get", &["update", "-qq"]);
-    }
+    refresh_lists(packages);
     let common = ["install", "-qq", "--yes", "--no-remove", "--no-install-recommends"];
     if succeeds("apt-get", &[&common, packages].concat()) {
         return Ok(());
@@ -158,6 +199,17 @@ fn install_packages(packages: &[&str], companions: &[&str]) -> anyhow::Result<()
         }
     }
     Err(anyhow::anyhow!(by_hand(packages)))
+}
+
+fn may_install_packages() -> bool {
+    on_path("apt-get").is_some() && is_root()
+}
+
+/// Fetches the package lists where they lack one of `packages`, as those of a fresh container do.
+fn refresh_lists(packages: &[&str]) {
+    if packages.iter().any(|package| candidate(package).is_none()) {
+        succeeds("apt-get", &["update", "-qq"]);
+    }
 }
 
 /// What a person types where nothing may be installed for them.
@@ -201,17 +253,19 @@ fn is_root() -> bool {
 /// Runs an installer; what it printed is shown only when it fails.
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
-    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C").stdin(Stdio::null());
-    match command.output() {
-        Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            let text = [output.stdout, output.stderr].concat();
-            eprintln!("setup: `{program} {}`: {}", arguments.join(" "), output.status);
-            eprintln!("{}", tail(&String::from_utf8_lossy(&text), 5));
-            false
+    command.args(arguments);
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C").env("RUST_BACKTRACE", "0");
+    match process::run_bounded(command, INSTALL_BOUND, &mut std::io::sink()) {
+        Ok(finished) => {
+            let complaint = finished.complaint();
+            if let Some(end) = &complaint {
+                eprintln!("setup: `{program} {}` {end}", arguments.join(" "));
+                eprintln!("{}", tail(&finished.output, 5));
+            }
+            complaint.is_none()
         }
         Err(error) => {
-            eprintln!("setup: cannot start `{program}`: {error}");
+            eprintln!("setup: {error:#}");
             false
         }
     }
@@ -247,6 +301,24 @@ mod tests {
         assert_eq!(candidate_in(&policy("1:7.2+dfsg-7")).as_deref(), Some("1:7.2+dfsg-7"));
         assert_eq!(candidate_in(&policy("(none)")), None);
         assert_eq!(candidate_in(""), None);
+    }
+
+    #[test]
+    fn a_packaged_compiler_that_is_too_old_is_told_with_both_versions() {
+        let advice = by_rustup(true, &["target", "add", "thumbv7m-none-eabi"]);
+        assert!(advice.starts_with("type `rustup target add thumbv7m-none-eabi`"), "{advice}");
+        let said = nothing_builds(Version::at_start("1.85.0+dfsg3-1"), &advice);
+        let needed = Version::needed();
+        assert_eq!(said, format!("rustc-web is 1.85.0 here and would have to be {needed}; {advice}"));
+        assert_eq!(nothing_builds(None, &advice), advice);
+    }
+
+    #[test]
+    fn without_rustup_the_line_that_brings_it_comes_first() {
+        let advice = by_rustup(false, &["component", "add", "miri"]);
+        let (first, second) =
+            (advice.find(RUSTUP).unwrap(), advice.find("`rustup component add miri`").unwrap());
+        assert!(first < second, "{advice}");
     }
 
     #[test]

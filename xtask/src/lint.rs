@@ -101,7 +101,7 @@ fn commands() -> Vec<(String, Command)> {
     ];
     for target in [Target::Thumbv7m, Target::Aarch64] {
         if let Some(builder) = toolchain::builder(target) {
-            commands.push((format!("bare metal {}", target.triple()), bare_metal(builder, target)));
+            commands.push((format!("bare metal {}", target.triple()), bare_metal(&builder, target)));
         }
     }
     let mut documentation = cargo(&root, &["doc", "--workspace", "--no-deps"]);
@@ -116,16 +116,19 @@ fn cargo(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Clippy where the active toolchain builds the target; Debian's compiler has none, so its own warnings judge.
-fn bare_metal(builder: Builder, target: Target) -> Command {
-    let mut command = builder.cargo(if builder == Builder::Active { "clippy" } else { "check" }, target);
+/// Clippy where the target's libraries are prebuilt; a compiler that builds them need not have it, so its own warnings
+/// judge.
+fn bare_metal(builder: &Builder, target: Target) -> Command {
+    let prebuilt = *builder == Builder::Prebuilt;
+    let mut command = builder.cargo(if prebuilt { "clippy" } else { "check" }, target);
     command.args(["--package", "sluice-core", "--package", "sluice-aicpu-fw"]);
     if target == Target::Thumbv7m {
         command.args(["--package", "sluice-target-tests", "--features", "sluice-target-tests/image"]);
     }
-    match builder {
-        Builder::Active => command.args(["--", "--deny", "warnings"]),
-        Builder::Debian => command.env("RUSTFLAGS", "--deny warnings"),
+    if prebuilt {
+        command.args(["--", "--deny", "warnings"])
+    } else {
+        command.env("RUSTFLAGS", "--deny warnings")
     };
     command
 }
