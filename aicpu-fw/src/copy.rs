@@ -7,6 +7,7 @@
 //!   RAM               event             stored
 //!   RAM               semaphore         added
 //!   RAM               request           stored
+//!   RAM               stop word         not stored: a stop record
 //!   anything else                       refused
 //! ```
 //!
@@ -17,7 +18,7 @@
 use sluice_core::dma::{Barrier, Pair, QueueRegisters};
 use sluice_core::exec::{DeviceMap, ErrorClass, REQUEST_BYTES};
 use sluice_core::mem::{DevAddr, DeviceMemory, Word, barrier};
-use sluice_core::mmio::{EventId, QueueId, Register, TpbId, TpbRegisters};
+use sluice_core::mmio::{ControlWord, EventId, QueueId, Register, TpbId, TpbRegisters};
 
 /// What a pair did besides moving bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,6 +26,8 @@ use sluice_core::mmio::{EventId, QueueId, Register, TpbId, TpbRegisters};
 pub(crate) struct Effects {
     /// The TPB whose start event was set.
     pub(crate) started: Option<TpbId>,
+    /// The TPB that is to stop.
+    pub(crate) stopped: Option<TpbId>,
     /// A semaphore was raised: lanes may have something to dispatch.
     pub(crate) semaphore: bool,
     /// Descriptors of a prologue queue were started: its sequencer has something to run.
@@ -100,6 +103,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
     fn write_register(&self, at: DevAddr, value: u32, effects: &mut Effects) -> Result<(), ErrorClass> {
         const REQUEST: u32 = TpbRegisters::REQUEST_OFFSET_BYTES;
         const REQUEST_END: u32 = REQUEST + REQUEST_BYTES as u32;
+        const STOP: u32 = ControlWord::Stop.offset_bytes() as u32;
         let (tpb, register) = self.map.registers.locate(at).ok_or(ErrorClass::OUT_OF_BOUNDS)?;
         let outside = |_| ErrorClass::OUT_OF_BOUNDS;
         match register {
@@ -130,6 +134,8 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             Register::Control(REQUEST..REQUEST_END) => {
                 self.memory.word(at).map_err(outside)?.store_relaxed(value);
             }
+            // The word is the host's; whoever runs the pair knows what to do.
+            Register::Control(STOP) => effects.stopped = Some(tpb),
             Register::Control(_) => return Err(ErrorClass::DMA_ABORT),
         }
         Ok(())

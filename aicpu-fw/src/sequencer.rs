@@ -6,8 +6,8 @@
 //!   │ idle │                   │ staging │                │ running │──┐ an engine failed:
 //!   └──────┘ ◄─────────────┐   └─────────┘                └─────────┘◄─┘ abort the rest
 //!      ▲                   │        │ bad pair                 │
-//!      │ doorbell = done   │   ┌─────────┐                     │ all five engines ended
-//!      └───────────────────┼───│ stopped │                     │
+//!      │ set up anew       │   ┌─────────┐                     │ all five engines ended
+//!      └───────────────────┼───│ stopped │ ◄── stop record     │
 //!                          │   └─────────┘                     │
 //!                          └────────── executions_done + 1 ────┘
 //! ```
@@ -18,7 +18,8 @@
 //! filled once serves every execution), and the lanes are told.
 //!
 //! A pair of the execution ring that cannot be carried out stops the sequencer: what follows it in the ring can't be trusted.
-//! It goes on when the host has set the TPB up again, doorbell and done counter equal. A failure inside a program ends that
+//! A stop record, a pair whose destination is the stop word, stops it in order and counts as an execution done. It goes on
+//! when the host has set the TPB up again. A failure inside a program, or a host that gives it up, ends that
 //! execution alone: no engine is given a further item or sends an end notification, the error queue says why, and the
 //! execution counts as done.
 
@@ -43,9 +44,18 @@ const MODEL_QUEUES: u32 = QueueId::EXEC.get();
 #[derive(Clone, Copy, Debug)]
 enum State {
     Idle,
-    Staging { since_cycles: u64 },
-    Running { execution: Execution, ended: [bool; Engine::COUNT], aborted: bool },
-    Stopped,
+    Staging {
+        since_cycles: u64,
+    },
+    Running {
+        execution: Execution,
+        ended: [bool; Engine::COUNT],
+        aborted: bool,
+    },
+    /// Until the host's count of set-ups is another than this.
+    Stopped {
+        setups: u32,
+    },
 }
 
 /// One TPB's sequencer.
@@ -102,7 +112,7 @@ impl<M: DeviceMemory> Sequencer<M> {
             State::Idle => self.poll_idle(cx),
             State::Staging { since_cycles } => self.poll_staging(cx, record, since_cycles),
             State::Running { execution, ended, aborted } => self.poll_running(cx, execution, ended, aborted),
-            State::Stopped => self.poll_stopped(),
+            State::Stopped { setups } => self.poll_stopped(setups),
         }
     }
 
@@ -120,8 +130,9 @@ impl<M: DeviceMemory> Sequencer<M> {
         Activity::Busy
     }
 
-    fn poll_stopped(&mut self) -> Activity {
-        if self.waiting() != 0 {
+    fn poll_stopped(&mut self, setups: u32) -> Activity {
+        // Partner of the host's release store: exec rings and counters as they are to be now.
+        if self.control.setups.observe() == setups {
             return Activity::Idle;
         }
         self.state = State::Idle;
@@ -150,6 +161,14 @@ impl<M: DeviceMemory> Sequencer<M> {
                 && let Err(class) = self.run_prologue(&engine)
             {
                 return self.stop(cx, QueueId::PROLOGUE, class);
+            }
+            if effects.stopped == Some(self.tpb) {
+                let setups = self.control.setups.observe();
+                let done = self.control.executions_done.get();
+                self.control.executions_done.publish(done.wrapping_add(1));
+                cx.note_host_news();
+                self.state = State::Stopped { setups };
+                return Activity::Busy;
             }
             if effects.started == Some(self.tpb) {
                 return self.start(cx, record, &engine, since_cycles);
@@ -210,16 +229,26 @@ impl<M: DeviceMemory> Sequencer<M> {
         mut aborted: bool,
     ) -> Activity {
         let mut activity = Activity::Idle;
+        if !aborted && self.control.given_up.observe() == execution.count() {
+            aborted = true;
+            activity = Activity::Busy;
+            let engine = Engine::ALL.into_iter().zip(ended).find(|(_, ended)| !ended);
+            let engine = engine.map_or(Engine::Sp, |(engine, _)| engine);
+            self.report(
+                cx,
+                &Notification::error(engine, QueueId::EXEC, ErrorClass::GIVEN_UP, cx.now_cycles()),
+            );
+            self.abort(cx, execution);
+        }
         for (engine, ended) in Engine::ALL.into_iter().zip(&mut ended).filter(|(_, ended)| !**ended) {
             let Some(status) = self.board.ended(engine, execution) else { continue };
             *ended = true;
             activity = Activity::Busy;
             if let Some((class, queue)) = status.failure() {
-                self.report(cx, engine, queue, ErrorClass(class));
+                self.report(cx, &Notification::error(engine, queue, ErrorClass(class), cx.now_cycles()));
                 if !aborted {
                     aborted = true;
-                    self.board.abort(execution);
-                    cx.wake_lanes();
+                    self.abort(cx, execution);
                 }
             }
         }
@@ -234,14 +263,14 @@ impl<M: DeviceMemory> Sequencer<M> {
         activity
     }
 
-    fn report<P: Platform<Memory = M>>(
-        &self,
-        cx: &Context<P>,
-        engine: Engine,
-        queue: QueueId,
-        class: ErrorClass,
-    ) {
-        let _ = self.errors.send(&Notification::error(engine, queue, class, cx.now_cycles()));
+    /// Has the lanes give no more items of `execution` to their agents.
+    fn abort<P: Platform<Memory = M>>(&self, cx: &Context<P>, execution: Execution) {
+        self.board.abort(execution);
+        cx.wake_lanes();
+    }
+
+    fn report<P: Platform<Memory = M>>(&self, cx: &Context<P>, error: &Notification) {
+        let _ = self.errors.send(error);
         cx.note_host_news();
     }
 
@@ -251,8 +280,10 @@ impl<M: DeviceMemory> Sequencer<M> {
         queue: QueueId,
         class: ErrorClass,
     ) -> Activity {
-        self.report(cx, Engine::Sp, queue, class);
-        self.state = State::Stopped;
+        // Before the report: a host that has read it sets the TPB up.
+        let setups = self.control.setups.observe();
+        self.report(cx, &Notification::stopped(queue, class, cx.now_cycles()));
+        self.state = State::Stopped { setups };
         Activity::Busy
     }
 }

@@ -13,7 +13,9 @@ use sluice_core::exec::{
     Notification, NotificationReceiver, RequestFlags,
 };
 use sluice_core::mem::{CopyMemory, DevAddr};
-use sluice_core::mmio::{Engine, EventId, Half, HostControl, QueueId, QueueRegister, TpbId, TpbRegisters};
+use sluice_core::mmio::{
+    Engine, EventId, Half, HostControl, QueueId, QueueRegister, TakenOver, TpbId, TpbRegisters,
+};
 use zerocopy::IntoBytes;
 
 /// Bytes of each notification queue.
@@ -75,10 +77,7 @@ impl<M: CopyMemory> TestHost<M> {
         let cursor =
             PairCursor::new(exec[0].size.descriptors(), exec[1].size.descriptors()).expect("ring sizes");
         let control = HostControl::attach(memory, registers).expect("control page");
-        // The device's counters run on from an earlier host's.
-        let (consumed, done) = (control.exec_head_pairs.observe(), control.executions_done.observe());
-        control.exec_posted_pairs.publish(consumed);
-        control.doorbell.publish(done);
+        let TakenOver { consumed, done } = control.take_over().expect("control page");
         let mut host = Self {
             memory: memory.clone(),
             registers,

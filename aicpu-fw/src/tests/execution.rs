@@ -1,13 +1,13 @@
 //! What a right program does.
 
 use sluice_core::dma::{CopySpec, RingSize, Swap};
-use sluice_core::exec::{Instruction, SubType};
+use sluice_core::exec::{ErrorClass, Instruction, SubType};
 use sluice_core::mem::{DevAddr, Memory as _, Word};
-use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId};
+use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
 
 use super::bench::{Bench, NO_DELAY, NONE, assert_done, block, bytes, marks, queue, semaphore, with_bench};
 use crate::AgentDelays;
-use crate::test_host::copy;
+use crate::test_host::{TestHost, copy};
 
 #[test]
 fn swaps_patch_cells_and_queues_and_programs_move_bytes() {
@@ -293,5 +293,64 @@ fn a_stop_word_lets_the_present_execution_end_and_starts_no_other() {
         host.control().stop.publish(0);
         bench.settle();
         assert_eq!(host.control().executions_done.observe(), 2);
+    });
+}
+
+#[test]
+fn an_execution_that_waits_for_ever_ends_when_the_host_gives_it_up() {
+    with_bench(2, NO_DELAY, |bench: &mut Bench<'_>| {
+        let mut host = bench.host(0);
+        let cells = [host.alloc(64), host.alloc(64)];
+        let batch = |host: &mut TestHost<_>, waits: &[(u32, u32)]| {
+            let swaps = host.rings(queue(1), &[copy(cells[0], cells[1], 64)]);
+            let stuck = host.program(&[block(1, 1, waits, None)]);
+            let mut batch = host.swap_copies(&swaps);
+            batch.extend(host.trigger([NONE, NONE, stuck, NONE, NONE], false));
+            host.post(&batch);
+            host.kick();
+        };
+        batch(&mut host, &[(9, 1)]);
+        batch(&mut host, &[]);
+        bench.settle();
+        assert_eq!(host.control().executions_done.observe(), 0);
+        // The count of another execution gives up nothing.
+        host.control().given_up.publish(2);
+        bench.settle();
+        assert_eq!(host.control().executions_done.observe(), 0);
+        host.control().given_up.publish(1);
+        bench.settle();
+        let errors = host.errors();
+        assert_eq!((errors.len(), errors[0].tag(), errors[0].error_class()), (1, 2, ErrorClass::GIVEN_UP));
+        assert!(!errors[0].is_stop());
+        assert_eq!(host.control().executions_done.observe(), 2, "the one behind it has run");
+        let said = marks(&host.statuses(Engine::Pool));
+        assert_eq!(said, [(SubType::START, 0), (SubType::START, 1), (SubType::END, 1)]);
+    });
+}
+
+#[test]
+fn a_stop_record_stops_behind_what_was_queued_before_it() {
+    with_bench(2, NO_DELAY, |bench: &mut Bench<'_>| {
+        let mut host = bench.host(0);
+        let trigger = host.trigger([NONE; Engine::COUNT], false);
+        let stop = host.registers().control_word(ControlWord::Stop);
+        let one = host.place(&1u32.to_le_bytes());
+        host.post(&trigger);
+        host.kick();
+        host.post(&[copy(one, stop, 4)]);
+        host.kick();
+        host.post(&trigger);
+        host.kick();
+        bench.settle();
+        assert_eq!(host.control().executions_done.observe(), 2);
+        assert_eq!(marks(&host.statuses(Engine::Pool)), [(SubType::START, 0), (SubType::END, 0)]);
+        assert_eq!(host.control().stop.get(), 0, "the word is the host's");
+
+        let mut again = bench.host(0);
+        let trigger = again.trigger([NONE; Engine::COUNT], false);
+        again.post(&trigger);
+        again.kick();
+        bench.settle();
+        assert_eq!(again.control().executions_done.observe(), 3);
     });
 }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! 16 bytes, little-endian (KBL facts, wait). In a status queue the tag is the engine and the custom id the low half of
-//! the execution's ordinal. In the error queue the sub-type is an [`ErrorClass`] and the custom id the DMA queue.
+//! the execution's ordinal. In the error queue the sub-type is an [`ErrorClass`], the custom id the DMA queue, 15 for what
+//! belongs to none, and the hint is 1 when the sequencer has stopped.
 
 use core::fmt;
 
@@ -43,6 +44,8 @@ impl ErrorClass {
     pub const PHASE_MISMATCH: Self = Self(3);
     /// An instruction cannot be carried out.
     pub const BAD_INSTRUCTION: Self = Self(4);
+    /// The host has given the execution up.
+    pub const GIVEN_UP: Self = Self(5);
 
     /// What it means, in words.
     pub const fn name(self) -> &'static str {
@@ -51,6 +54,7 @@ impl ErrorClass {
             Self::DMA_ABORT => "DMA abort",
             Self::PHASE_MISMATCH => "phase mismatch",
             Self::BAD_INSTRUCTION => "bad instruction",
+            Self::GIVEN_UP => "given up by the host",
             _ => "unknown error",
         }
     }
@@ -84,6 +88,8 @@ const _: () = {
 
 impl Notification {
     const TAG_MASK: u8 = 0x1F;
+    /// Hint of an error after which the sequencer runs nothing until it is set up anew.
+    const STOPPED: u8 = 1;
 
     const fn new(engine: Engine, custom_id: u16, sub_type: u16, time_cycles: u64) -> Self {
         Self {
@@ -104,6 +110,16 @@ impl Notification {
     /// A record of the error queue: `engine` failed on DMA queue `queue`.
     pub const fn error(engine: Engine, queue: QueueId, class: ErrorClass, time_cycles: u64) -> Self {
         Self::new(engine, queue.get() as u16, class.0, time_cycles)
+    }
+
+    /// A record of the error queue: the sequencer has stopped at a pair of `queue`.
+    pub const fn stopped(queue: QueueId, class: ErrorClass, time_cycles: u64) -> Self {
+        Self { hint: Self::STOPPED << 4, ..Self::error(Engine::Sp, queue, class, time_cycles) }
+    }
+
+    /// Whether this error is one after which the sequencer runs nothing.
+    pub const fn is_stop(&self) -> bool {
+        self.hint() == Self::STOPPED
     }
 
     /// The hint, 0..=15.
@@ -160,5 +176,8 @@ mod tests {
         assert_eq!((error.tag(), error.custom_id()), (1, 15));
         assert_eq!(error.error_class().name(), "phase mismatch");
         assert_eq!(ErrorClass(77).name(), "unknown error");
+        assert!(!error.is_stop());
+        let stopped = Notification::stopped(QueueId::EXEC, ErrorClass::PHASE_MISMATCH, 0);
+        assert_eq!((stopped.is_stop(), stopped.hint(), stopped.custom_id()), (true, 1, 15));
     }
 }

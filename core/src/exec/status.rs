@@ -103,6 +103,7 @@ impl NrtStatus {
     pub const fn of_error(class: ErrorClass) -> Self {
         match class {
             ErrorClass::OUT_OF_BOUNDS => Self::EXEC_OOB,
+            ErrorClass::GIVEN_UP => Self::TIMEOUT,
             ErrorClass::DMA_ABORT | ErrorClass::PHASE_MISMATCH => Self::EXEC_HW_ERR_DMA_ABORT,
             _ => Self::EXEC_COMPLETED_WITH_ERR,
         }

@@ -6,7 +6,9 @@
 //! |---|---|---|---|
 //! | `exec_posted_pairs` | host → sequencer | release → acquire | descriptor pairs in the execution ring |
 //! | `doorbell` | host → sequencer | release → acquire | executions kicked off |
-//! | `stop` | host → sequencer | release → acquire | non-zero: start no further execution |
+//! | `stop` | host → sequencer | release → acquire | non-zero: start no further execution. As the destination of a pair of the execution ring: the stop record, never stored |
+//! | `setups` | host → sequencer | release → acquire | exec rings and counters are set up anew: one that has stopped goes on |
+//! | `given_up` | host → sequencer | release → acquire | count of an execution that is to be cut short |
 //! | `opaque_engine_cycles` | host → agents | relaxed, before a doorbell | how long a program takes that cannot be interpreted |
 //! | `nq_head[engine]`, `err_nq_head` | host → device | release → acquire | the records harvested, their slots are free |
 //! | `exec_head_pairs` | sequencer → host | release → acquire | the pairs consumed, their slots are free |
@@ -32,6 +34,10 @@ pub enum ControlWord {
     Doorbell,
     /// Stop after the current execution.
     Stop,
+    /// How often a host has set the TPB up.
+    Setups,
+    /// Count of an execution that the host has given up.
+    GivenUp,
     /// Low half of the cycles that an opaque program takes.
     OpaqueCyclesLow,
     /// High half of them.
@@ -63,6 +69,8 @@ impl ControlWord {
             Self::OpaqueCyclesHigh => 0x10,
             Self::NqHead(engine) => 0x14 + 4 * engine as u64,
             Self::ErrNqHead => 0x28,
+            Self::Setups => 0x2C,
+            Self::GivenUp => 0x30,
             Self::ExecHeadPairs => 0x40,
             Self::ExecutionsDone => 0x44,
             Self::ErrNqTail => 0x48,
@@ -104,6 +112,9 @@ pub struct HostControl<W> {
     pub doorbell: Own<W>,
     /// Stop after the current execution.
     pub stop: Own<W>,
+    setups: Own<W>,
+    /// Count of an execution to cut short, counting from 1.
+    pub given_up: Own<W>,
     /// Pairs consumed.
     pub exec_head_pairs: Peer<W>,
     /// Executions finished.
@@ -123,6 +134,8 @@ impl<W: Word> HostControl<W> {
             exec_posted_pairs: own(memory, tpb, ControlWord::ExecPostedPairs)?,
             doorbell: own(memory, tpb, ControlWord::Doorbell)?,
             stop: own(memory, tpb, ControlWord::Stop)?,
+            setups: own(memory, tpb, ControlWord::Setups)?,
+            given_up: own(memory, tpb, ControlWord::GivenUp)?,
             exec_head_pairs: peer(memory, tpb, ControlWord::ExecHeadPairs)?,
             executions_done: peer(memory, tpb, ControlWord::ExecutionsDone)?,
             interrupt_status: peer(memory, tpb, ControlWord::InterruptStatus)?,
@@ -133,11 +146,40 @@ impl<W: Word> HostControl<W> {
         })
     }
 
+    /// Lets the sequencer go on with the exec rings that its registers describe. It has to be idle or stopped; nothing of an
+    /// earlier owner is run.
+    ///
+    /// # Errors
+    /// A device that can't be reached. The sequencer may then not go on.
+    pub fn take_over(&self) -> Result<TakenOver, Fault> {
+        let taken = TakenOver {
+            consumed: self.exec_head_pairs.try_observe()?,
+            done: self.executions_done.try_observe()?,
+        };
+        self.exec_posted_pairs.try_publish(taken.consumed)?;
+        self.doorbell.try_publish(taken.done)?;
+        self.stop.try_publish(0)?;
+        // One that is over.
+        self.given_up.try_publish(taken.done)?;
+        // Last, for a sequencer that had stopped goes on from here.
+        self.setups.try_publish(self.setups.get().wrapping_add(1))?;
+        Ok(taken)
+    }
+
     /// Sets how long a program takes that the device cannot interpret. Holds for executions kicked off later.
     pub fn set_opaque_engine_cycles(&self, cycles: u64) {
         self.opaque_cycles[0].set(cycles as u32);
         self.opaque_cycles[1].set((cycles >> 32) as u32);
     }
+}
+
+/// Where the device's counters stood when an owner took a TPB over: it counts on from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenOver {
+    /// Pairs consumed.
+    pub consumed: u32,
+    /// Executions finished.
+    pub done: u32,
 }
 
 /// The sequencer's view of its control page.
@@ -149,6 +191,10 @@ pub struct SequencerControl<W> {
     pub doorbell: Peer<W>,
     /// Stop after the current execution.
     pub stop: Peer<W>,
+    /// How often a host has set the TPB up.
+    pub setups: Peer<W>,
+    /// Count of an execution to cut short.
+    pub given_up: Peer<W>,
     /// Pairs consumed.
     pub exec_head_pairs: Own<W>,
     /// Executions finished.
@@ -165,6 +211,8 @@ impl<W: Word> SequencerControl<W> {
             exec_posted_pairs: peer(memory, tpb, ControlWord::ExecPostedPairs)?,
             doorbell: peer(memory, tpb, ControlWord::Doorbell)?,
             stop: peer(memory, tpb, ControlWord::Stop)?,
+            setups: peer(memory, tpb, ControlWord::Setups)?,
+            given_up: peer(memory, tpb, ControlWord::GivenUp)?,
             exec_head_pairs: own(memory, tpb, ControlWord::ExecHeadPairs)?,
             executions_done: own(memory, tpb, ControlWord::ExecutionsDone)?,
         })
@@ -204,8 +252,16 @@ mod tests {
     #[test]
     fn words_are_apart_and_each_line_has_one_writing_side() {
         use ControlWord::*;
-        let mut host =
-            Vec::from([ExecPostedPairs, Doorbell, Stop, OpaqueCyclesLow, OpaqueCyclesHigh, ErrNqHead]);
+        let mut host = Vec::from([
+            ExecPostedPairs,
+            Doorbell,
+            Stop,
+            Setups,
+            GivenUp,
+            OpaqueCyclesLow,
+            OpaqueCyclesHigh,
+            ErrNqHead,
+        ]);
         let mut device = Vec::from([ExecHeadPairs, ExecutionsDone, ErrNqTail, InterruptStatus]);
         host.extend(Engine::ALL.map(NqHead));
         device.extend(Engine::ALL.map(NqTail));

@@ -10,6 +10,8 @@
 //!   start event   4 bytes ─► event 0                           DMB: all before it is complete
 //! ```
 //!
+//! A stop record is a batch of one pair: 4 bytes ─► the stop word of the control page, DMB. The device does not store it.
+//!
 //! What differs between two executions lies in a request slot, 64 bytes of device memory per execution in flight:
 //!
 //! | offset | bytes | what |
@@ -21,7 +23,7 @@
 use sluice_core::dma::{Barrier, ChunkLen, CopySpec, Descriptor, Pair, PairSlots, RingIds, Slots};
 use sluice_core::exec::{ExecRequest, INCREMENT_OFFSET_BYTES};
 use sluice_core::mem::{DevAddr, Fault};
-use sluice_core::mmio::{EventId, Half, QueueId, QueueRegister, TpbRegisters};
+use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, TpbRegisters};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::device::Device;
@@ -87,6 +89,18 @@ impl Prologue {
             word(one, registers.event(EventId::START), Barrier::Dmb),
         ]
     }
+}
+
+/// The pair that stops a TPB behind everything that was queued before. `one` is a word that holds 1.
+pub(super) fn stop_record(one: DevAddr, registers: TpbRegisters) -> Pair {
+    let copy = CopySpec {
+        source: one.into(),
+        destination: registers.control_word(ControlWord::Stop).into(),
+        len: ChunkLen::WORD,
+        barrier: Barrier::Dmb,
+        completion: false,
+    };
+    Pair::encode(copy, RingIds::UNPLACED)
 }
 
 /// The request without the word behind it.

@@ -66,7 +66,8 @@ pub enum WaitError {
     /// It ended, with a status other than success.
     #[error("{0}")]
     Execution(Box<Outcome>),
-    /// It did not end within its model's timeout. It may still: its ticket is then retired by whoever harvests next.
+    /// It did not end within its model's timeout. The device is told to cut it short; its ticket is retired by whoever harvests
+    /// next.
     #[error("{0}")]
     Timeout(Box<Timeout>),
     /// The device can't be followed.
@@ -101,6 +102,8 @@ pub struct Timeout {
     pub engine: Option<(TpbId, Engine, EngineState, Option<Received>)>,
     /// A notification queue has run over.
     pub overflow: bool,
+    /// The device was told to cut short what this waited for, and has not done so yet.
+    pub stuck: bool,
 }
 
 impl fmt::Display for Timeout {
@@ -118,6 +121,11 @@ impl fmt::Display for Timeout {
         }
         if let Some(behind) = self.behind {
             write!(f, "; waits behind execution {behind}")?;
+        }
+        if self.stuck {
+            f.write_str(
+                "; the device was told to cut it short; if later executions time out too, reset the device",
+            )?;
         }
         if self.overflow {
             f.write_str("; a notification queue ran over")?;
@@ -208,7 +216,7 @@ impl<D: Device> Running<D> {
             let seen = device.progress();
             let pending = {
                 let mut line = self.unit.line();
-                line.harvest()?;
+                line.harvest(device)?;
                 if let Some(outcome) = self.outcome.get() {
                     self.unit.patience.learn(patience);
                     return Ok(outcome.clone());
@@ -230,8 +238,8 @@ impl<D: Device> Running<D> {
     }
 
     fn timed_out(&self, pending: Pending) -> Timeout {
-        let Pending { behind, started, engine, overflow } = pending;
-        Timeout { ticket: self.ticket, after: self.timeout, behind, started, engine, overflow }
+        let Pending { behind, started, engine, overflow, stuck } = pending;
+        Timeout { ticket: self.ticket, after: self.timeout, behind, started, engine, overflow, stuck }
     }
 
     fn not_started(&self) -> Option<KickoffError> {

@@ -9,12 +9,13 @@
 //! so what is not in the queues then was never written.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use sluice_core::exec::{ErrorClass, ReceiveError, Ticket, Turn};
 use sluice_core::mem::{CopyMemory, Fault};
-use sluice_core::mmio::{Engine, QueueId, TpbId};
+use sluice_core::mmio::{Engine, TpbId};
 
-use super::line::{DeviceError, Entry, Line, Part, State};
+use super::line::{Batch, DeviceError, Entry, Line, Part, State};
 use super::outcome::{ExecFault, Outcome, TpbOutcome};
 use super::stream::{EngineState, Event, Received};
 use super::tpb::{Halt, Tpb};
@@ -31,11 +32,13 @@ pub(super) struct Pending {
     pub(super) engine: Option<(TpbId, Engine, EngineState, Option<Received>)>,
     /// A notification queue has run over.
     pub(super) overflow: bool,
+    /// What it waits for, itself or an earlier execution, was given up and has not ended.
+    pub(super) stuck: bool,
 }
 
 impl<D: Device> Line<D> {
     /// Reads every notification that is there and ends the executions that the device has finished.
-    pub(super) fn harvest(&mut self) -> Result<(), DeviceError> {
+    pub(super) fn harvest(&mut self, device: &D) -> Result<(), DeviceError> {
         for (place, tpb) in self.tpbs.iter_mut().enumerate() {
             let entries = &mut self.entries;
             // Before the records: those of all executions counted here have been published.
@@ -46,11 +49,54 @@ impl<D: Device> Line<D> {
             drain_errors(tpb, place, entries)?;
             end_finished(tpb, done, place, entries)?;
         }
+        self.rearm_halted();
         for index in 0..self.entries.len() {
             self.settle(index);
         }
         self.pop_ended();
+        self.give_up_overdue(device)
+    }
+
+    /// Has the device cut the oldest execution short once it has had its model's time. Those behind it can then run, whoever
+    /// waits for what.
+    fn give_up_overdue(&mut self, device: &D) -> Result<(), DeviceError> {
+        let Some(entry) = self.entries.front_mut().filter(|entry| entry.state == State::Started) else {
+            return Ok(());
+        };
+        let Some(job) = &entry.job else { return Ok(()) };
+        let since = *entry.first_since.get_or_insert_with(Instant::now);
+        if entry.given_up || since.elapsed() < job.model.timeout() {
+            return Ok(());
+        }
+        for (tpb, part) in self.tpbs.iter_mut().zip(&entry.parts).filter(|(_, part)| part.is_running()) {
+            if let Some(ordinal) = part.ordinal {
+                tpb.give_up(device, ordinal)?;
+            }
+        }
+        entry.given_up = true;
         Ok(())
+    }
+
+    /// Sets TPBs up anew on which something went wrong, once nothing runs there. What is queued there is lost.
+    fn rearm_halted(&mut self) {
+        for (place, tpb) in self.tpbs.iter_mut().enumerate() {
+            let Some(halt) = tpb.halted else { continue };
+            let parts = || self.entries.iter().filter_map(|entry| entry.parts.get(place));
+            if parts().any(Part::is_running) {
+                continue;
+            }
+            for part in self.entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
+                if !part.ended {
+                    part.lost.get_or_insert(halt);
+                }
+            }
+            tpb.rearm();
+            if tpb.halted.is_none() {
+                tracing::warn!(tpb = tpb.id().get(), %halt, "a TPB was set up anew");
+                // What it has loaded is not known any more.
+                self.posted = None;
+            }
+        }
     }
 
     /// Gives an execution that has ended on all its TPBs its outcome.
@@ -92,7 +138,8 @@ impl<D: Device> Line<D> {
             Ok(Turn::Behind(first) | Turn::Orphan(first)) => Some(first),
             Ok(Turn::Mine) | Err(_) => None,
         };
-        let mut pending = Pending { behind, started: false, engine: None, overflow: false };
+        let stuck = self.entries.front().is_some_and(|first| first.given_up);
+        let mut pending = Pending { behind, started: false, engine: None, overflow: false, stuck };
         let Some(entry) = self.index(ticket).map(|index| &self.entries[index]) else { return Ok(pending) };
         pending.started = entry.state == State::Started;
         for (tpb, part) in self.tpbs.iter().zip(&entry.parts) {
@@ -165,8 +212,7 @@ fn drain_errors<M: CopyMemory>(
             Some(part) => part.faults.push(fault),
             None => tracing::warn!(tpb = tpb.id().get(), %fault, "an error of no execution"),
         }
-        let queue = u32::from(record.custom_id());
-        if [QueueId::EXEC, QueueId::PROLOGUE].iter().any(|stopped| stopped.get() == queue) {
+        if record.is_stop() {
             halt(tpb, record.error_class(), place, entries);
         }
     }
@@ -178,8 +224,9 @@ fn halt<M: CopyMemory>(tpb: &mut Tpb<M>, class: ErrorClass, place: usize, entrie
     let halt = Halt::Sequencer { class };
     tpb.halted = Some(halt);
     for part in entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
-        if part.ordinal.is_some() && !part.ended {
+        if part.is_running() {
             part.ended = true;
+            part.lost = Some(halt);
             if part.faults.is_empty() {
                 part.faults.push(ExecFault::Halted(halt));
             }
@@ -201,6 +248,12 @@ fn end_finished<M: CopyMemory>(
             continue;
         }
         part.ended = true;
+        if part.batch == Batch::Stop {
+            for stream in &mut tpb.streams {
+                stream.skip_past(ordinal);
+            }
+            continue;
+        }
         let failed = part.faults.iter().any(|fault| matches!(fault, ExecFault::Device { .. }));
         for engine in Engine::ALL {
             let stream = &mut tpb.streams[engine.index()];

@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use sluice_core::dma::{AddrWord, Pair, PairCursor, PairSlots, RingError};
 use sluice_core::exec::{ExecRequest, NrtStatus, QueueFull, RequestFlags, Ticket, TicketQueue};
@@ -27,7 +28,7 @@ use super::model::Model;
 use super::outcome::{EngineTimes, ExecFault, Outcome};
 use super::registry::{Held, ModelHandle, RegistryError};
 use super::set::Snapshot;
-use super::tpb::{Halt, ImpossibleCount, Mark, Tpb};
+use super::tpb::{Blocked, Halt, ImpossibleCount, Mark, Tpb};
 use crate::device::Device;
 use crate::neff::Tables;
 
@@ -59,13 +60,15 @@ pub enum StageError {
     /// The unit is closed.
     #[error("the unit is closed")]
     Closed,
-    /// A TPB runs nothing any more.
-    #[error("TPB {tpb}: {halt}")]
+    /// A TPB runs nothing until it is set up anew.
+    #[error("TPB {tpb}: {halt}; {blocked}")]
     Halted {
         /// Which TPB.
         tpb: TpbId,
-        /// Why.
+        /// What went wrong.
         halt: Halt,
+        /// Why it is not set up anew yet.
+        blocked: Blocked,
     },
     /// The device can't be followed.
     #[error(transparent)]
@@ -119,9 +122,19 @@ pub(super) enum State {
     Retired,
 }
 
-/// An execution on one TPB.
+/// What the pairs of a part are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Batch {
+    /// Swaps and prologue of an execution, of which each engine notifies start and end.
+    Execution,
+    /// The stop record, of which nobody notifies anything.
+    Stop,
+}
+
+/// An execution, or a stop, on one TPB.
 #[derive(Debug)]
 pub(super) struct Part {
+    pub(super) batch: Batch,
     pairs: u32,
     slots: PairSlots,
     /// Where the exec ring stood before it.
@@ -131,9 +144,30 @@ pub(super) struct Part {
     pub(super) engines: [EngineTimes; Engine::COUNT],
     pub(super) faults: Vec<ExecFault>,
     pub(super) ended: bool,
+    /// Its pairs are not in the exec ring any more: the TPB was set up anew.
+    pub(super) lost: Option<Halt>,
 }
 
 impl Part {
+    fn new(batch: Batch, pairs: u32, slots: PairSlots, before: Mark) -> Self {
+        Self {
+            batch,
+            pairs,
+            slots,
+            before,
+            ordinal: None,
+            engines: Default::default(),
+            faults: Vec::new(),
+            ended: false,
+            lost: None,
+        }
+    }
+
+    /// Whether the device may be at work on it.
+    pub(super) fn is_running(&self) -> bool {
+        self.ordinal.is_some() && !self.ended
+    }
+
     fn start<D: Device>(&mut self, tpb: &mut Tpb<D::Mem>, device: &D) -> Result<(), ExecFault> {
         let ordinal = tpb.kick(device, &self.before, self.pairs);
         self.ordinal = Some(ordinal.map_err(|fault| ExecFault::NotStarted { fault })?);
@@ -148,16 +182,26 @@ pub(super) struct Entry {
     /// One per program, on the first TPBs of the unit.
     pub(super) parts: Vec<Part>,
     pub(super) outcome: OutcomeCell,
+    /// When it was first seen with nothing before it that has not ended.
+    pub(super) first_since: Option<Instant>,
+    /// The device was told to cut it short.
+    pub(super) given_up: bool,
+    /// What it runs; `None` for a stop.
+    pub(super) job: Option<Job>,
+}
+
+/// What an execution runs, and what the device uses until its end.
+#[derive(Debug)]
+pub(super) struct Job {
     handle: ModelHandle,
-    model: Held<Model>,
-    /// Rings, blobs and tensors that the device uses until the end.
+    pub(super) model: Held<Model>,
     _build: Arc<BuildData>,
     _pins: [Arc<Snapshot>; 2],
 }
 
 /// The last request that was handed to the device.
 #[derive(Debug)]
-struct Posted {
+pub(super) struct Posted {
     model: ModelHandle,
     tables: Vec<Tables>,
     flags: RequestFlags,
@@ -170,8 +214,9 @@ pub(super) struct Line<D: Device> {
     pub(super) tickets: TicketQueue<MAX_DEPTH>,
     /// One per outstanding ticket, oldest first.
     pub(super) entries: VecDeque<Entry>,
-    posted: Option<Posted>,
+    pub(super) posted: Option<Posted>,
     closed: bool,
+    stopping: bool,
 }
 
 impl<D: Device> Line<D> {
@@ -184,6 +229,7 @@ impl<D: Device> Line<D> {
             entries: VecDeque::new(),
             posted: None,
             closed: false,
+            stopping: false,
         }
     }
 
@@ -197,8 +243,8 @@ impl<D: Device> Line<D> {
         if self.closed {
             return Err(StageError::Closed);
         }
-        if self.entries.len() >= self.depth {
-            self.harvest()?;
+        if self.entries.len() >= self.depth || self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
+            self.harvest(device)?;
         }
         let full = |in_flight| StageError::Depth { in_flight, depth: self.depth };
         if self.entries.len() >= self.depth {
@@ -207,22 +253,14 @@ impl<D: Device> Line<D> {
         let mut reserved = Vec::with_capacity(built.data.tpbs.len());
         for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
             if let Some(halt) = tpb.halted {
-                return Err(StageError::Halted { tpb: tpb.id(), halt });
+                let blocked = tpb.unreachable.map_or(Blocked::Running, Blocked::Fault);
+                return Err(StageError::Halted { tpb: tpb.id(), halt, blocked });
             }
             tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
             let pairs = (build.swaps().len() + PROLOGUE_PAIRS) as u32;
             let reservation = tpb.reserve(pairs);
             let (cursor, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
-            let part = Part {
-                pairs,
-                slots,
-                before: tpb.mark(),
-                ordinal: None,
-                engines: Default::default(),
-                faults: Vec::new(),
-                ended: false,
-            };
-            reserved.push((cursor, part));
+            reserved.push((cursor, Part::new(Batch::Execution, pairs, slots, tpb.mark())));
         }
         let ticket = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
         if let Err(fault) = self.commit(device, ticket, &model, built, &reserved) {
@@ -238,10 +276,14 @@ impl<D: Device> Line<D> {
             state: State::Staged,
             parts: reserved.into_iter().map(|(_, part)| part).collect(),
             outcome: Arc::clone(&outcome),
-            handle: built.model,
-            model,
-            _build: Arc::clone(&built.data),
-            _pins: built.pins.clone(),
+            first_since: None,
+            given_up: false,
+            job: Some(Job {
+                handle: built.model,
+                model,
+                _build: Arc::clone(&built.data),
+                _pins: built.pins.clone(),
+            }),
         });
         Ok((ticket, outcome))
     }
@@ -295,7 +337,7 @@ impl<D: Device> Line<D> {
     /// nothing of them: it stops behind the last execution that was kicked off.
     fn take_back(&mut self) {
         while let Some(last) = self.entries.back().filter(|entry| entry.state == State::Retired) {
-            for (tpb, part) in self.tpbs.iter_mut().zip(&last.parts) {
+            for (tpb, part) in self.tpbs.iter_mut().zip(&last.parts).filter(|(_, part)| part.lost.is_none()) {
                 tpb.roll_back(&part.before);
             }
             let ticket = Ticket(self.tickets.tail().0.wrapping_sub(1));
@@ -309,7 +351,8 @@ impl<D: Device> Line<D> {
     /// Overwrites the pairs of an entry, on its TPBs from `first` on, by pairs that move nothing.
     fn pad(&mut self, device: &D, index: usize, first: usize) {
         let parts = &self.entries[index].parts;
-        for (tpb, part) in self.tpbs.iter_mut().zip(parts).skip(first) {
+        let in_rings = self.tpbs.iter_mut().zip(parts).skip(first).filter(|(_, part)| part.lost.is_none());
+        for (tpb, part) in in_rings {
             let padding = Pair::padding(AddrWord::from(tpb.one()));
             let padded = batch::place_all(
                 device,
@@ -335,15 +378,18 @@ impl<D: Device> Line<D> {
         self.pop_ended();
     }
 
-    /// Starts an execution on all its TPBs, or on none of them if one of these runs nothing any more.
+    /// Starts an execution on all its TPBs, or on none of them if one of these runs nothing, or has lost it.
     fn start(&mut self, device: &D, index: usize) {
         let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
         self.entries[index].state = State::Started;
         let parts = &mut self.entries[index].parts;
-        if self.tpbs.iter().zip(&*parts).any(|(tpb, _)| tpb.halted.is_some()) {
-            for (tpb, part) in self.tpbs.iter().zip(parts) {
-                part.faults.extend(tpb.halted.map(ExecFault::Halted));
-            }
+        let mut halted = false;
+        for (tpb, part) in self.tpbs.iter().zip(parts) {
+            let halt = part.lost.or(tpb.halted);
+            part.faults.extend(halt.map(ExecFault::Halted));
+            halted |= halt.is_some();
+        }
+        if halted {
             return self.give_up(device, index, 0);
         }
         let mut started = 0;
@@ -378,15 +424,15 @@ impl<D: Device> Line<D> {
     }
 
     fn write_requests(&mut self, device: &D, ticket: Ticket, index: usize) -> Result<(), ExecFault> {
-        let entry = &self.entries[index];
-        let images = entry.model.images();
+        let Some(Job { handle, model, .. }) = &self.entries[index].job else { return Ok(()) };
+        let images = model.images();
         let tables = || images.iter().map(|(_, image)| image.tables().clone()).collect::<Vec<_>>();
         let flags = match &self.posted {
             None => {
                 RequestFlags { do_model_switch: true, reload_seq_config: true, load_act_dve_tables: true }
             }
             Some(posted) => {
-                let do_model_switch = posted.model != entry.handle;
+                let do_model_switch = posted.model != *handle;
                 let load_act_dve_tables = do_model_switch && posted.tables != tables();
                 let same = (do_model_switch, load_act_dve_tables)
                     == (posted.flags.do_model_switch, posted.flags.load_act_dve_tables);
@@ -399,18 +445,62 @@ impl<D: Device> Line<D> {
             written.map_err(|fault| ExecFault::NotStarted { fault })?;
         }
         match &mut self.posted {
-            Some(posted) if posted.model == entry.handle => posted.flags = flags,
-            posted => *posted = Some(Posted { model: entry.handle, tables: tables(), flags }),
+            Some(posted) if posted.model == *handle => posted.flags = flags,
+            posted => *posted = Some(Posted { model: *handle, tables: tables(), flags }),
         }
         Ok(())
     }
 
-    /// Stages nothing from now on.
+    /// Stages no execution from now on.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Tells the device to start no further execution.
+    /// Queues a stop record on every TPB, behind all executions, once there is room for it.
+    ///
+    /// # Errors
+    /// A device that can't be reached; nothing is queued then.
+    pub(super) fn queue_stop(&mut self, device: &D) -> Result<(), DeviceError> {
+        if self.stopping || self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
+            return Ok(());
+        }
+        let mut reserved = Vec::with_capacity(self.tpbs.len());
+        for tpb in &mut self.tpbs {
+            tpb.refresh()??;
+            let Ok((cursor, slots)) = tpb.reserve(1) else { return Ok(()) };
+            reserved.push((cursor, Part::new(Batch::Stop, 1, slots, tpb.mark())));
+        }
+        let Ok(ticket) = self.tickets.issue() else { return Ok(()) };
+        let mut written = Ok(());
+        for (tpb, (cursor, part)) in self.tpbs.iter_mut().zip(&reserved) {
+            let record = batch::stop_record(tpb.one(), tpb.registers());
+            let rings = [tpb.exec(Half::Tx), tpb.exec(Half::Rx)];
+            written = written
+                .and_then(|()| batch::place_all(device, rings, &part.slots, std::iter::once(record)))
+                .and_then(|()| tpb.commit(*cursor, part.pairs));
+        }
+        if let Err(fault) = written {
+            for (tpb, (_, part)) in self.tpbs.iter_mut().zip(&reserved) {
+                tpb.roll_back(&part.before);
+            }
+            // The ticket issued above is the last one.
+            let _ = self.tickets.revoke(ticket);
+            return Err(fault.into());
+        }
+        self.entries.push_back(Entry {
+            state: State::Ready,
+            parts: reserved.into_iter().map(|(_, part)| part).collect(),
+            outcome: OutcomeCell::default(),
+            first_since: None,
+            given_up: false,
+            job: None,
+        });
+        self.stopping = true;
+        self.start_ready(device);
+        Ok(())
+    }
+
+    /// Tells the device to start no further execution, at once.
     pub(super) fn stop(&self) -> Result<(), DeviceError> {
         for tpb in &self.tpbs {
             tpb.control().stop.try_publish(1)?;
@@ -424,19 +514,30 @@ impl<D: Device> Line<D> {
         std::mem::forget(std::mem::take(&mut self.tpbs));
     }
 
+    /// Whether nothing is in line, not even a stop.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Executions staged or running.
     pub(super) fn in_flight(&self) -> usize {
-        self.entries.len()
+        self.entries.iter().filter(|entry| entry.job.is_some()).count()
     }
 
     /// Executions of that model that are staged or running.
     pub(super) fn in_flight_of(&self, model: ModelHandle) -> usize {
-        self.entries.iter().filter(|entry| entry.handle == model).count()
+        let of_model = |entry: &&Entry| entry.job.as_ref().is_some_and(|job| job.handle == model);
+        self.entries.iter().filter(of_model).count()
     }
 
-    /// Tickets issued so far.
+    /// Tickets issued so far to executions.
     pub(super) fn tickets(&self) -> u64 {
-        self.tickets.tail().0
+        self.tickets.tail().0 - u64::from(self.stopping)
+    }
+
+    /// How often a TPB was set up anew.
+    pub(super) fn rearms(&self) -> u64 {
+        self.tpbs.iter().map(|tpb| tpb.rearms).sum()
     }
 
     pub(super) fn index(&self, ticket: Ticket) -> Option<usize> {

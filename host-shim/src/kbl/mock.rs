@@ -189,9 +189,18 @@ impl MockTpb {
     }
 
     pub(super) fn report(&self, engine: Engine, queue: QueueId, class: ErrorClass) {
+        self.send_error(&Notification::error(engine, queue, class, self.device.now_cycles()));
+    }
+
+    /// Stops at a bad pair of the exec ring.
+    pub(super) fn stop_at_bad_pair(&self, class: ErrorClass) {
+        self.send_error(&Notification::stopped(QueueId::EXEC, class, self.device.now_cycles()));
+    }
+
+    fn send_error(&self, error: &Notification) {
         let sender =
             NotificationSender::attach(&self.device.memory, self.registers, Channel::Errors).unwrap();
-        sender.send(&Notification::error(engine, queue, class, self.device.now_cycles()));
+        sender.send(error);
         self.device.note_progress();
     }
 
@@ -199,6 +208,11 @@ impl MockTpb {
         for engine in Engine::ALL {
             self.notify(engine, ordinal, sub_type);
         }
+    }
+
+    /// Whether `copy` is a stop record of this TPB.
+    pub(super) fn is_stop(&self, copy: &CopySpec) -> bool {
+        copy.destination == self.registers.control_word(ControlWord::Stop).into()
     }
 
     /// Says that executions up to `ordinal` are finished.

@@ -86,6 +86,6 @@ pub use ring::{BuildFault, TemplateFault};
 pub use set::TensorSet;
 pub use stream::{EngineState, Received};
 pub use tensor::{Tensor, TensorError};
-pub use tpb::{BringUpError, Halt, ImpossibleCount};
+pub use tpb::{Blocked, BringUpError, Halt, ImpossibleCount};
 pub use unit::{OpenError, Unit, UnitOptions, UnloadError};
 pub use work::{EngineReport, Executability, WorkItem};

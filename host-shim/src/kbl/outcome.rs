@@ -4,7 +4,7 @@ use std::fmt;
 
 use sluice_core::exec::{ErrorClass, NrtStatus, Ticket};
 use sluice_core::mem::Fault;
-use sluice_core::mmio::{Engine, TpbId};
+use sluice_core::mmio::{Engine, QueueId, TpbId};
 
 use super::stream::{EngineState, Received};
 use super::tpb::Halt;
@@ -72,7 +72,12 @@ impl fmt::Display for ExecFault {
         let lost = |overflow: &bool| if *overflow { ", a notification queue ran over" } else { "" };
         match self {
             Self::Device { class, engine, queue, time_cycles } => {
-                write!(f, "{class} on queue {queue} of engine {engine} at cycle {time_cycles}")
+                write!(f, "{class}")?;
+                // The exec ring is no queue of a program: what failed is the program itself.
+                if u32::from(*queue) != QueueId::EXEC.get() {
+                    write!(f, " on queue {queue}")?;
+                }
+                write!(f, " of engine {engine} at cycle {time_cycles}")
             }
             Self::Disorder { engine, state, got, overflow } => {
                 write!(f, "engine {engine} in {state} sent {got}{}", lost(overflow))

@@ -15,7 +15,7 @@ use sluice_core::exec::{
     Channel, ErrorClass, NOTIFICATION_BYTES, NotificationReceiver, ReceiveError, Ticket,
 };
 use sluice_core::mem::{CopyMemory, DevAddr, Fault};
-use sluice_core::mmio::{Engine, Half, HostControl, NQ_OVERFLOW, QueueId, TpbId, TpbRegisters};
+use sluice_core::mmio::{Engine, Half, HostControl, NQ_OVERFLOW, QueueId, TakenOver, TpbId, TpbRegisters};
 
 use super::batch::SLOT_BYTES;
 use super::stream::Stream;
@@ -69,17 +69,30 @@ pub enum BringUpError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Halt {
     /// The sequencer has stopped.
-    #[error("its sequencer stopped at a bad pair of the exec ring ({class}); open the unit again")]
+    #[error("its sequencer stopped at a bad pair of the exec ring ({class}); what was queued there is lost")]
     Sequencer {
         /// What it found.
         class: ErrorClass,
     },
     /// The device would run an execution that was given up.
-    #[error("a batch that was given up can't be taken out of the exec ring ({fault}); open the unit again")]
+    #[error(
+        "a batch that was given up can't be taken out of the exec ring ({fault}); what was queued there is lost"
+    )]
     StaleBatch {
         /// Why it can't be overwritten.
         fault: Fault,
     },
+}
+
+/// What keeps a TPB on which something went wrong from being set up anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Blocked {
+    /// An execution still runs there.
+    #[error("it is set up anew once the execution that runs there has ended")]
+    Running,
+    /// It can't be reached.
+    #[error("it can't be set up anew ({0}); that is tried again at each call, or open the unit again")]
+    Fault(Fault),
 }
 
 /// A TPB, driven by one owner at a time.
@@ -87,7 +100,11 @@ pub(super) struct Tpb<M: CopyMemory> {
     id: TpbId,
     registers: TpbRegisters,
     control: HostControl<M::Word>,
+    exec_ring: RingSize,
+    exec_banks: [QueueRegisters<M::Word>; 2],
     exec: [DeviceBlock; 2],
+    /// The cursor of an empty exec ring.
+    empty: PairCursor,
     slots: DeviceBlock,
     _queues: DeviceBlock,
     nq_records: u32,
@@ -99,8 +116,14 @@ pub(super) struct Tpb<M: CopyMemory> {
     consumed: u32,
     kicked: u32,
     done: u32,
-    /// Why nothing runs here any more, if so.
+    /// The last execution that was given up.
+    given_up: Option<u32>,
+    /// What went wrong, until the TPB is set up anew.
     pub(super) halted: Option<Halt>,
+    /// Why it could not be set up anew, when that was tried last.
+    pub(super) unreachable: Option<Fault>,
+    /// How often it was set up anew.
+    pub(super) rearms: u64,
     pub(super) status: [NotificationReceiver<M>; Engine::COUNT],
     pub(super) errors: NotificationReceiver<M>,
     pub(super) streams: [Stream; Engine::COUNT],
@@ -118,22 +141,13 @@ impl<M: CopyMemory> Tpb<M> {
         let memory = device.memory();
         let ring = || heap.alloc(sizes.exec_ring.bytes(), RING_ALIGN_BYTES, UsageTag::DmaRing);
         let exec = [ring()?, ring()?];
-        for (half, block) in [Half::Tx, Half::Rx].into_iter().zip(&exec) {
-            let bank = registers.queue_bank(half, QueueId::EXEC);
-            let ring = Ring { base: block.at(), size: sizes.exec_ring };
-            QueueRegisters::attach(memory, bank)?.set_up(ring);
-        }
+        let bank = |half| QueueRegisters::attach(memory, registers.queue_bank(half, QueueId::EXEC));
+        let exec_banks = [bank(Half::Tx)?, bank(Half::Rx)?];
         // One slot more than executions: its first word holds the 1 that prologues copy.
         let slots_bytes = (u64::from(sizes.depth) + 1) * SLOT_BYTES;
         let slots = heap.alloc(slots_bytes, SLOT_BYTES, UsageTag::Generic)?;
         device.write(slots.at(), &1u32.to_le_bytes())?;
         let control = HostControl::attach(memory, registers)?;
-        // The device's counters run on from an earlier owner's.
-        let consumed = control.exec_head_pairs.try_observe()?;
-        let done = control.executions_done.try_observe()?;
-        control.exec_posted_pairs.try_publish(consumed)?;
-        control.doorbell.try_publish(done)?;
-        control.stop.try_publish(0)?;
         let queue_bytes = sizes.nq_records.saturating_mul(NOTIFICATION_BYTES);
         let channels = Engine::ALL.len() as u64 + 1;
         let queues_bytes = u64::from(queue_bytes) * channels;
@@ -146,26 +160,58 @@ impl<M: CopyMemory> Tpb<M> {
             Engine::ALL.map(|engine| receiver(engine.index(), Channel::Status(engine)));
         let errors = receiver(Engine::ALL.len(), Channel::Errors)?;
         let descriptors = sizes.exec_ring.descriptors();
-        Ok(Self {
+        let empty = PairCursor::new(descriptors, descriptors)?;
+        let mut tpb = Self {
             id,
             registers,
             control,
+            exec_ring: sizes.exec_ring,
+            exec_banks,
             exec,
             slots,
             depth: sizes.depth,
-            cursor: PairCursor::new(descriptors, descriptors)?,
-            posted: consumed,
-            consumable: consumed,
-            consumed,
-            kicked: done,
-            done,
+            empty,
+            cursor: empty,
+            posted: 0,
+            consumable: 0,
+            consumed: 0,
+            kicked: 0,
+            done: 0,
+            given_up: None,
             halted: None,
+            unreachable: None,
+            rearms: 0,
             status: [pe?, act?, pool?, dve?, sp?],
             errors,
             _queues: queues,
             nq_records: sizes.nq_records,
-            streams: [Stream::starting_at(done); Engine::COUNT],
-        })
+            streams: [Stream::starting_at(0); Engine::COUNT],
+        };
+        tpb.set_up()?;
+        Ok(tpb)
+    }
+
+    /// Sets the TPB up anew, after which nothing is wrong with it. Nothing of what was queued is run; nothing may be running.
+    /// If the device can't be reached, everything stays as it is.
+    pub(super) fn rearm(&mut self) {
+        self.unreachable = self.set_up().err();
+        if self.unreachable.is_none() {
+            self.halted = None;
+            self.rearms += 1;
+        }
+    }
+
+    /// Empties the exec ring and counts on from where the device stands.
+    fn set_up(&mut self) -> Result<(), Fault> {
+        for (bank, block) in self.exec_banks.iter().zip(&self.exec) {
+            bank.set_up(Ring { base: block.at(), size: self.exec_ring });
+        }
+        let TakenOver { consumed, done } = self.control.take_over()?;
+        self.cursor = self.empty;
+        (self.posted, self.consumable, self.consumed) = (consumed, consumed, consumed);
+        (self.kicked, self.done, self.given_up) = (done, done, None);
+        self.streams = [Stream::starting_at(done); Engine::COUNT];
+        Ok(())
     }
 
     pub(super) fn id(&self) -> TpbId {
@@ -255,11 +301,24 @@ impl<M: CopyMemory> Tpb<M> {
     /// Starts the execution whose pairs begin at `from` and returns its ordinal.
     pub(super) fn kick<D: Device>(&mut self, device: &D, from: &Mark, pairs: u32) -> Result<u32, Fault> {
         let ordinal = self.kicked;
+        if self.given_up == Some(ordinal) {
+            // Counters have gone once round since that one was given up.
+            self.control.given_up.try_publish(ordinal)?;
+            self.given_up = None;
+        }
         self.control.doorbell.try_publish(ordinal.wrapping_add(1))?;
         self.kicked = ordinal.wrapping_add(1);
         self.consumable = from.posted.wrapping_add(pairs);
         device.ring_doorbell(self.id);
         Ok(ordinal)
+    }
+
+    /// Has the device cut execution `ordinal` short, which runs.
+    pub(super) fn give_up<D: Device<Mem = M>>(&mut self, device: &D, ordinal: u32) -> Result<(), Fault> {
+        self.control.given_up.try_publish(ordinal.wrapping_add(1))?;
+        self.given_up = Some(ordinal);
+        device.ring_doorbell(self.id);
+        Ok(())
     }
 
     /// Executions kicked off so far.

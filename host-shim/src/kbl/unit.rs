@@ -116,6 +116,12 @@ pub enum UnloadError {
         /// How long the close waited.
         waited_ms: u64,
     },
+    /// Nothing is in flight, but the device has not come to the stop record.
+    #[error("the device has not stopped after {waited_ms} ms")]
+    NotStopped {
+        /// How long the close waited.
+        waited_ms: u64,
+    },
     /// The device can't be followed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -126,7 +132,7 @@ impl UnloadError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Model(error) => error.status(),
-            Self::InFlight { .. } => NrtStatus::TIMEOUT,
+            Self::InFlight { .. } | Self::NotStopped { .. } => NrtStatus::TIMEOUT,
             Self::Device(error) => error.status(),
         }
     }
@@ -150,22 +156,40 @@ impl<D: Device> Shared<D> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Harvests until no execution is in flight by `count`, or `limit` has passed; returns how many are.
-    fn drain(&self, limit: Duration, count: impl Fn(&Line<D>) -> usize) -> Result<usize, DeviceError> {
+    /// Harvests until `is_over`, or until `limit` has passed; returns whether it is.
+    fn drain(
+        &self,
+        limit: Duration,
+        mut is_over: impl FnMut(&mut Line<D>) -> Result<bool, DeviceError>,
+    ) -> Result<bool, DeviceError> {
         let started = Instant::now();
         loop {
             let seen = self.device.progress();
-            let in_flight = {
+            let over = {
                 let mut line = self.line();
-                line.harvest()?;
-                count(&line)
+                line.harvest(&self.device)?;
+                is_over(&mut line)?
             };
             let left = limit.saturating_sub(started.elapsed());
-            if in_flight == 0 || left.is_zero() {
-                return Ok(in_flight);
+            if over || left.is_zero() {
+                return Ok(over);
             }
             self.device.wait_progress(seen, left);
         }
+    }
+
+    /// Ends the line. A stop record goes behind what is in flight; an idle device, and one that has not come to the record
+    /// within `limit`, is told to start nothing more at once. Returns whether nothing is in line any more.
+    fn close(&self, limit: Duration) -> Result<bool, DeviceError> {
+        self.line().close();
+        let over = self.drain(limit, |line| {
+            if !line.is_empty() {
+                line.queue_stop(&self.device)?;
+            }
+            Ok(line.is_empty())
+        });
+        self.line().stop()?;
+        over
     }
 }
 
@@ -173,12 +197,10 @@ impl<D: Device> Drop for Shared<D> {
     fn drop(&mut self) {
         /// How long the device gets for executions that nobody waits for any more.
         const LIMIT: Duration = Duration::from_secs(1);
-        self.line().close();
-        let in_flight = self.drain(LIMIT, Line::in_flight);
-        let stopped = self.line().stop();
-        if !matches!(in_flight, Ok(0)) || stopped.is_err() {
+        let over = self.close(LIMIT);
+        if !matches!(over, Ok(true)) {
             tracing::warn!(
-                ?in_flight,
+                ?over,
                 "a unit ends while its device may be running; its memory is not used again"
             );
             self.line().abandon();
@@ -355,7 +377,7 @@ impl<D: Device> Unit<D> {
     /// # Errors
     /// A device that can't be followed.
     pub fn harvest(&self) -> Result<(), DeviceError> {
-        self.shared.line().harvest()
+        self.shared.line().harvest(&self.shared.device)
     }
 
     /// Removes a model. Blocks until its executions have ended and nobody looks at it, at most for `limit`.
@@ -365,27 +387,31 @@ impl<D: Device> Unit<D> {
     pub fn unload(&self, model: ModelHandle, limit: Duration) -> Result<(), UnloadError> {
         let started = Instant::now();
         drop(self.shared.models.acquire(model, Holder::Query)?);
-        self.shared.drain(limit, |line| line.in_flight_of(model))?;
+        self.shared.drain(limit, |line| Ok(line.in_flight_of(model) == 0))?;
         drop(self.shared.models.remove(model, limit.saturating_sub(started.elapsed()))?);
         Ok(())
     }
 
-    /// Ends the unit: no execution is staged from now on. Blocks until all have ended, at most for `limit`; then tells the
-    /// device to start no more.
+    /// Ends the unit: no execution is staged from now on, and a stop record goes behind those in flight. Blocks until the
+    /// device has come to it, at most for `limit`, and tells the device to start nothing more.
     ///
     /// # Errors
-    /// Executions that have not ended in time, or a device that can't be followed.
+    /// Executions that have not ended in time, a device that has not stopped, or can't be followed.
     pub fn close(&self, limit: Duration) -> Result<(), UnloadError> {
-        self.shared.line().close();
-        let in_flight = self.shared.drain(limit, Line::in_flight)?;
-        self.shared.line().stop()?;
-        match in_flight {
-            0 => Ok(()),
-            _ => Err(UnloadError::InFlight {
-                in_flight,
-                waited_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-            }),
+        if self.shared.close(limit)? {
+            return Ok(());
         }
+        let waited_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        Err(match self.in_flight() {
+            0 => UnloadError::NotStopped { waited_ms },
+            in_flight => UnloadError::InFlight { in_flight, waited_ms },
+        })
+    }
+
+    /// How often a TPB was set up anew because its sequencer had stopped, or because what it was to run could not be taken
+    /// back. Whatever was queued there then ended with status EXEC_UNIT_UNRECOVERABLE; later executions run.
+    pub fn rearms(&self) -> u64 {
+        self.shared.line().rearms()
     }
 }
 

@@ -1,9 +1,13 @@
 //! Executions of the built-in models.
 
+use std::sync::Arc;
+
+use sluice_core::dma::QueueRegisters;
 use sluice_core::exec::{NrtStatus, Ticket};
 use sluice_core::fmap::Direction;
-use sluice_core::mmio::Engine;
-use sluice_host::kbl::{LoadOptions, TensorSet, UnitOptions, WaitError};
+use sluice_core::mmio::{Engine, Half, QueueId, TpbId};
+use sluice_host::device::Device;
+use sluice_host::kbl::{LoadOptions, TensorSet, Unit, UnitOptions, WaitError};
 use sluice_host::neff::{Neff, ReadOptions, pack};
 
 use crate::bench::{Bench, builtin};
@@ -137,4 +141,64 @@ copy = [{ from = "x", to = "y", bytes = 64 }]
     assert!(matches!(error, WaitError::Timeout(_)));
     let text = error.to_string();
     assert!(text.contains("TPB 0, engine DVE in END_PENDING, last notification sub-type 2, id 0"), "{text}");
+    assert!(text.contains("the device was told to cut it short"), "{text}");
+
+    // It is, and what comes after it runs.
+    let good = bench.load(&builtin("pointers"));
+    let (inputs, outputs) = (bench.tensors(good, Direction::Input), bench.tensors(good, Direction::Output));
+    let (x, y) = (bench.fill(&inputs, "x", 1), bench.fill(&inputs, "y", 2));
+    bench.run(&bench.unit.build(good, &inputs, &outputs).unwrap());
+    assert_eq!(bench.read(&outputs, "z"), expected::pointers(&x, &y));
+    bench.unit.unload(model, std::time::Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn a_tpb_whose_exec_ring_was_damaged_runs_what_is_staged_later() {
+    let bench = Bench::new(UnitOptions { exec_ring: 128, ..UnitOptions::default() });
+    let model = bench.load(&builtin("gather"));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let (a, b) = (bench.fill(&inputs, "a", 1), bench.fill(&inputs, "b", 2));
+    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+    for round in 1..=20 {
+        // The ring runs from its start after each set-up: the first descriptor is the next batch's.
+        let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+        let tpb = TpbId::new(round as u32 % 2).unwrap();
+        let bank = bench.device.map().registers.tpb(tpb).unwrap().queue_bank(Half::Tx, QueueId::EXEC);
+        let ring = QueueRegisters::attach(bench.device.memory(), bank).unwrap();
+        let position = ring.position(ring.ring().unwrap().size).slot().index;
+        let at = ring.ring().unwrap().base.offset(16 * u64::from(position));
+        bench.device.write(at, &[0xFF; 16]).unwrap();
+        let first = first.kickoff().unwrap();
+        let second = second.kickoff();
+        assert_eq!(first.wait().unwrap_err().status(), NrtStatus::EXEC_HW_ERR_DMA_ABORT);
+        // It ended with the first, or was started on one TPB and is lost on the other.
+        let status = match second {
+            Err(error) => error.status(),
+            Ok(second) => second.wait().unwrap_err().status(),
+        };
+        assert_eq!(status, NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+        assert_eq!(bench.unit.rearms(), round);
+        bench.run(&built);
+        check_gather(&bench, &outputs, &a, &b);
+    }
+    bench.unit.close(std::time::Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn a_stop_lets_everything_queued_before_it_run() {
+    let bench = Bench::new(UnitOptions { depth: 16, ..UnitOptions::default() });
+    let model = bench.load(&builtin("pointers"));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+    let running: Vec<_> = (0..16).map(|_| bench.unit.stage(&built).unwrap().kickoff().unwrap()).collect();
+    bench.unit.close(std::time::Duration::from_secs(60)).unwrap();
+    assert_eq!(bench.unit.stage(&built).unwrap_err().status(), NrtStatus::CLOSED);
+    running.into_iter().for_each(|running| drop(running.wait().unwrap()));
+
+    let Bench { device, heap, unit } = bench;
+    drop((built, unit));
+    let unit = Unit::open(Arc::clone(&device), heap.clone(), UnitOptions::default()).unwrap();
+    let bench = Bench { device, heap, unit };
+    let model = bench.load(&builtin("pointers"));
+    bench.run(&bench.unit.build(model, &inputs, &outputs).unwrap());
 }

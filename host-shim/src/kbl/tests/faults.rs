@@ -144,6 +144,47 @@ fn a_timeout_names_engine_and_ticket_and_the_late_end_is_harvested() {
 }
 
 #[test]
+fn an_overdue_execution_is_given_up_whoever_looks() {
+    let bench = Bench::with(&model("pointers"), small(), 0);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let given_up = || tpb.control().given_up.observe();
+    for ordinal in 0..2 {
+        assert_eq!(given_up(), ordinal);
+        // Nobody waits for it.
+        drop(bench.unit.stage(&built).unwrap().kickoff().unwrap());
+        bench.unit.harvest().unwrap();
+        assert_eq!(given_up(), ordinal + 1);
+        tpb.consume();
+        tpb.notify_all(ordinal, SubType::START);
+        tpb.report(Engine::Sp, QueueId::EXEC, ErrorClass::GIVEN_UP);
+        tpb.finish(ordinal);
+        bench.unit.harvest().unwrap();
+        assert_eq!((bench.unit.in_flight(), bench.unit.rearms()), (0, 0));
+    }
+    let late = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.consume();
+    tpb.notify_all(2, SubType::START);
+    tpb.report(Engine::Dve, QueueId::EXEC, ErrorClass::GIVEN_UP);
+    tpb.finish(2);
+    let error = late.wait().unwrap_err();
+    assert_eq!(error.status(), NrtStatus::TIMEOUT);
+    assert!(error.to_string().contains("given up by the host of engine 3 at cycle"), "{error}");
+}
+
+#[test]
+fn a_program_that_fails_outside_any_queue_stops_no_sequencer() {
+    let bench = Bench::new(&model("pointers"));
+    let error = ended(&bench, |tpb| {
+        tpb.notify_all(0, SubType::START);
+        tpb.report(Engine::Act, QueueId::EXEC, ErrorClass::BAD_INSTRUCTION);
+        tpb.finish(0);
+    });
+    assert_eq!((error.status(), bench.unit.rearms()), (NrtStatus::EXEC_COMPLETED_WITH_ERR, 0));
+    assert!(error.to_string().contains("TPB 0: bad instruction of engine 1 at cycle"), "{error}");
+    assert_eq!(bench.device.tpb(0).doorbell(), 1);
+}
+
+#[test]
 fn a_staged_execution_in_the_way_is_named() {
     let bench = Bench::with(&model("pointers"), small(), 0);
     let built = bench.built();
@@ -156,18 +197,46 @@ fn a_staged_execution_in_the_way_is_named() {
 }
 
 #[test]
-fn a_sequencer_that_stops_ends_everything_on_its_tpb() {
+fn a_sequencer_that_stops_ends_everything_on_its_tpb_and_is_set_up_anew() {
     let bench = Bench::new(&model("pointers"));
     let (built, tpb) = (bench.built(), bench.device.tpb(0));
     let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
     let third = bench.unit.stage(&built).unwrap();
-    tpb.report(Engine::Sp, QueueId::EXEC, ErrorClass::PHASE_MISMATCH);
+    let fourth = bench.unit.stage(&built).unwrap();
+    tpb.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
     assert_eq!(first.wait().unwrap_err().status(), NrtStatus::EXEC_HW_ERR_DMA_ABORT);
-    assert_eq!(second.wait().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
-    assert_eq!(third.kickoff().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
-    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!((bench.unit.rearms(), tpb.doorbell(), tpb.posted()), (1, 0, 0));
+    let error = second.wait().unwrap_err();
     assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
     assert!(error.to_string().contains("stopped at a bad pair of the exec ring (phase mismatch)"), "{error}");
+    // What was staged went with the ring; what is staged now runs.
+    let fifth = bench.unit.stage(&built).unwrap();
+    let pairs = tpb.posted();
+    drop(fourth);
+    assert_eq!(third.kickoff().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    assert_eq!((tpb.posted(), tpb.doorbell()), (pairs, 0));
+    let fifth = fifth.kickoff().unwrap();
+    tpb.run(0);
+    let outcome = fifth.wait().unwrap();
+    assert_eq!((outcome.ticket, outcome.tpbs[0].ordinal), (Ticket(4), Some(0)));
+    assert_eq!(bench.unit.in_flight(), 0);
+}
+
+#[test]
+fn staged_executions_that_went_with_the_ring_give_nothing_back() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let staged = bench.unit.stage(&built).unwrap();
+    tpb.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
+    assert!(running.wait().is_err());
+    drop(staged);
+    assert_eq!((bench.unit.in_flight(), bench.unit.tickets(), tpb.posted()), (0, 1, 0));
+    for ordinal in 0..40 {
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        tpb.run(ordinal);
+        running.wait().unwrap();
+    }
 }
 
 #[test]
@@ -196,8 +265,34 @@ fn a_batch_that_can_not_be_taken_out_of_the_ring_is_never_run() {
     let error = second.wait().unwrap_err();
     assert_eq!((error.status(), tpb.doorbell()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 0));
     assert!(error.to_string().contains("can't be taken out of the exec ring (transport failed"), "{error}");
+    let third = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    assert_eq!((bench.unit.rearms(), tpb.posted()), (1, tpb.consume().len() as u32));
+    tpb.run(0);
+    third.wait().unwrap();
+}
+
+#[test]
+fn a_tpb_is_not_set_up_anew_while_an_execution_runs_there() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.consume();
+    tpb.notify_all(0, SubType::START);
+    let given_up = bench.unit.stage(&built).unwrap();
+    let behind = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    bench.device.fail_after(0);
+    drop(given_up);
+    bench.device.fail_after(u32::MAX);
     let error = bench.unit.stage(&built).unwrap_err();
     assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    assert!(error.to_string().ends_with("once the execution that runs there has ended"), "{error}");
+    tpb.notify_all(0, SubType::END);
+    tpb.finish(0);
+    running.wait().unwrap();
+    assert_eq!(behind.wait().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    let next = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.run(1);
+    assert_eq!(next.wait().unwrap().tpbs[0].ordinal, Some(1));
 }
 
 #[test]
@@ -226,7 +321,7 @@ fn a_tpb_that_has_stopped_does_not_end_executions_of_models_without_it() {
     let bench = Bench::new(&model("gather"));
     let (first, second) = (bench.device.tpb(0), bench.device.tpb(1));
     let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
-    second.report(Engine::Sp, QueueId::EXEC, ErrorClass::PHASE_MISMATCH);
+    second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
     first.run(0);
     assert!(running.wait().is_err());
 
@@ -240,14 +335,20 @@ fn a_tpb_that_has_stopped_does_not_end_executions_of_models_without_it() {
 }
 
 #[test]
-fn a_kickoff_on_a_stopped_tpb_says_so() {
+fn a_kickoff_of_what_a_stopped_tpb_has_lost_says_so() {
     let bench = Bench::new(&model("gather"));
-    let (built, second) = (bench.built(), bench.device.tpb(1));
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    first.run(0);
     let staged = bench.unit.stage(&built).unwrap();
-    second.report(Engine::Sp, QueueId::EXEC, ErrorClass::PHASE_MISMATCH);
-    bench.device.tpb(0).run(0);
+    second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
     assert!(running.wait().is_err());
     let error = staged.kickoff().unwrap_err();
     assert_eq!((error.status(), error.tpb.get()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 1));
+    // The healthy one runs over the pairs that were given up; both go on together.
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    first.run(1);
+    second.run(0);
+    let ordinals: Vec<_> = running.wait().unwrap().tpbs.iter().map(|tpb| tpb.ordinal).collect();
+    assert_eq!(ordinals, [Some(1), Some(0)]);
 }

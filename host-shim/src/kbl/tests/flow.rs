@@ -145,7 +145,7 @@ fn phases_and_tickets_hold_over_ten_thousand_executions_on_the_smallest_ring() {
 }
 
 /// A model without queues and with `pointers` pointer cells.
-fn bare(pointers: usize) -> String {
+pub(super) fn bare(pointers: usize) -> String {
     let cells: String = (0..pointers)
         .map(|cell| format!("  {{ name = \"p{cell}\", type = \"pointer\", to = \"y\" }},\n"))
         .collect();

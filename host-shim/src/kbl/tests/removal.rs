@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sluice_core::exec::{NrtStatus, Ticket};
 
-use super::super::mock::{Bench, MockDevice, model, tensors};
+use super::super::mock::{Bench, MockDevice, model, read, tensors};
+use super::flow::bare;
 use super::*;
 
 #[test]
@@ -37,12 +38,56 @@ fn removal_waits_for_an_execution_to_end() {
 }
 
 #[test]
-fn a_closed_unit_stages_nothing_and_has_stopped_the_device() {
+fn a_stop_goes_behind_what_is_queued_and_a_closed_unit_stages_nothing() {
     let bench = Bench::new(&model("pointers"));
-    let built = bench.built();
-    bench.unit.close(AT_ONCE).unwrap();
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    std::thread::scope(|scope| {
+        let close = scope.spawn(|| bench.unit.close(SOON));
+        // The execution's batch first: the record is the second that is kicked off.
+        while tpb.doorbell() < 2 {
+            std::thread::yield_now();
+        }
+        assert!(!close.is_finished());
+        let copies = tpb.consume();
+        let (stop, execution) = copies.split_last().unwrap();
+        assert!(tpb.is_stop(stop) && !execution.iter().any(|copy| tpb.is_stop(copy)));
+        tpb.run(0);
+        tpb.finish(1);
+        close.join().unwrap().unwrap();
+    });
+    running.wait().unwrap();
     assert_eq!(bench.unit.stage(&built).unwrap_err().status(), NrtStatus::CLOSED);
-    assert_eq!(bench.device.tpb(0).control().stop.observe(), 1);
+    assert_eq!((bench.unit.tickets(), tpb.control().stop.observe()), (1, 1));
+    bench.unit.close(AT_ONCE).unwrap();
+}
+
+#[test]
+fn an_idle_device_is_told_to_stop_at_once() {
+    let bench = Bench::new(&model("pointers"));
+    let tpb = bench.device.tpb(0);
+    bench.unit.close(AT_ONCE).unwrap();
+    assert_eq!((tpb.control().stop.observe(), tpb.doorbell(), tpb.posted()), (1, 0, 0));
+}
+
+#[test]
+fn a_stop_finds_room_once_the_exec_ring_has_some() {
+    let neff = read("bare", &bare(4));
+    let bench = Bench::with(&neff, UnitOptions { exec_ring: 32, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    assert_eq!(tpb.posted(), 16, "the batch fills the ring");
+    assert!(matches!(bench.unit.close(AT_ONCE), Err(UnloadError::InFlight { in_flight: 1, .. })));
+    assert_eq!(tpb.posted(), 16);
+    tpb.consume();
+    let error = bench.unit.close(AT_ONCE).unwrap_err();
+    assert_eq!((error.status(), tpb.posted(), tpb.doorbell()), (NrtStatus::TIMEOUT, 17, 2));
+    tpb.run(0);
+    running.wait().unwrap();
+    let error = bench.unit.close(AT_ONCE).unwrap_err();
+    assert_eq!(error.to_string(), "the device has not stopped after 0 ms");
+    tpb.finish(1);
+    bench.unit.close(AT_ONCE).unwrap();
 }
 
 #[test]
