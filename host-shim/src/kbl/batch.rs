@@ -17,7 +17,7 @@
 //! | offset | bytes | what |
 //! |---|---|---|
 //! | 0x00 | 52 | execution request |
-//! | 0x34 | 4 | increment word: 0, no collectives |
+//! | 0x34 | 4 | increment word: what the collectives ask for, 0 without |
 //! | 0x38 | 4 | sequence word: low half of the ticket |
 
 use sluice_core::dma::{Barrier, ChunkLen, CopySpec, Descriptor, Pair, PairSlots, RingIds, Slots};
@@ -40,10 +40,11 @@ pub(super) const SLOT_BYTES: u64 = 64;
 const SEQUENCE_OFFSET_BYTES: u64 = 0x38;
 
 /// The content of a request slot.
-pub(super) fn slot_bytes(request: &ExecRequest, ticket: u64) -> [u8; SLOT_BYTES as usize] {
+pub(super) fn slot_bytes(request: &ExecRequest, increment: u32, ticket: u64) -> [u8; SLOT_BYTES as usize] {
     let mut bytes = [0; SLOT_BYTES as usize];
     let request = request.as_bytes();
     bytes[..request.len()].copy_from_slice(request);
+    bytes[INCREMENT_OFFSET_BYTES as usize..][..4].copy_from_slice(&increment.to_le_bytes());
     let sequence = SEQUENCE_OFFSET_BYTES as usize;
     bytes[sequence..][..4].copy_from_slice(&(ticket as u32).to_le_bytes());
     bytes

@@ -5,6 +5,7 @@ use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::InsertError;
 use sluice_core::mem::Fault;
 
+use super::collective::CollectiveError;
 use super::registry::RegistryError;
 use super::ring::{BuildFault, TemplateFault};
 use crate::device::heap::HeapError;
@@ -119,6 +120,9 @@ pub enum LoadError {
     /// Device memory could not be reached.
     #[error(transparent)]
     Device(#[from] Fault),
+    /// Collectives that do not take the model.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// No handle.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -141,6 +145,7 @@ impl LoadError {
             Self::NotStaged { .. } | Self::Device(_) => NrtStatus::FAILURE,
             Self::Queue { fault, .. } => fault.status(),
             Self::Ring(fault) => fault.status(),
+            Self::Collective(error) => error.status,
             Self::Registry(error) => error.status(),
         }
     }

@@ -24,6 +24,7 @@ use sluice_core::mmio::{Engine, Half, TpbId};
 
 use super::batch::{self, PROLOGUE_PAIRS, Prologue};
 use super::build::{BuildData, Built};
+use super::collective::CollectiveError;
 use super::model::Model;
 use super::outcome::{EngineTimes, ExecFault, Outcome};
 use super::registry::{Held, ModelHandle, RegistryError};
@@ -57,6 +58,9 @@ pub enum StageError {
         /// Most of them.
         depth: usize,
     },
+    /// Collectives that do not take the execution.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// The unit is closed.
     #[error("the unit is closed")]
     Closed,
@@ -82,6 +86,7 @@ impl StageError {
             Self::Model(error) => error.status(),
             Self::Ring { error: RingError::Full { .. }, .. } | Self::Depth { .. } => NrtStatus::QUEUE_FULL,
             Self::Ring { .. } => NrtStatus::FAILURE,
+            Self::Collective(error) => error.status,
             Self::Closed => NrtStatus::CLOSED,
             Self::Halted { .. } => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
             Self::Device(error) => error.status(),
@@ -107,6 +112,19 @@ impl DeviceError {
             Self::Fault(_) => NrtStatus::FAILURE,
             Self::Count(_) => NrtStatus::HW_ERROR,
         }
+    }
+}
+
+/// Queues the proxy tasks of an execution, if its model has any, and returns what its increment word is to hold.
+fn enqueue_proxy(model: &Model, ticket: Ticket) -> Result<u32, StageError> {
+    let increment = model.collective.as_ref().map(|collective| collective.context.enqueue_proxy(ticket));
+    Ok(increment.transpose()?.unwrap_or(0))
+}
+
+/// Takes back the proxy tasks of an execution that will not run.
+fn withdraw_proxy(model: &Model, ticket: Ticket) {
+    if let Some(collective) = &model.collective {
+        collective.context.withdraw_proxy(ticket);
     }
 }
 
@@ -195,6 +213,8 @@ pub(super) struct Entry {
 pub(super) struct Job {
     handle: ModelHandle,
     pub(super) model: Held<Model>,
+    /// What its DMA increment word is to hold.
+    increment: u32,
     _build: Arc<BuildData>,
     _pins: [Arc<Snapshot>; 2],
 }
@@ -263,14 +283,20 @@ impl<D: Device> Line<D> {
             reserved.push((cursor, Part::new(Batch::Execution, pairs, slots, tpb.mark())));
         }
         let ticket = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
-        if let Err(fault) = self.commit(device, ticket, &model, built, &reserved) {
+        let committed = enqueue_proxy(&model, ticket).and_then(|increment| {
+            let committed = self.commit(device, ticket, &model, built, &reserved);
+            committed.map(|()| increment).map_err(|fault| {
+                withdraw_proxy(&model, ticket);
+                DeviceError::from(fault).into()
+            })
+        });
+        let increment = committed.inspect_err(|_| {
             for (tpb, (_, part)) in self.tpbs.iter_mut().zip(&reserved) {
                 tpb.roll_back(&part.before);
             }
             // The ticket issued above is the last one.
             let _ = self.tickets.revoke(ticket);
-            return Err(DeviceError::from(fault).into());
-        }
+        })?;
         let outcome = OutcomeCell::default();
         self.entries.push_back(Entry {
             state: State::Staged,
@@ -281,6 +307,7 @@ impl<D: Device> Line<D> {
             job: Some(Job {
                 handle: built.model,
                 model,
+                increment,
                 _build: Arc::clone(&built.data),
                 _pins: built.pins.clone(),
             }),
@@ -325,7 +352,11 @@ impl<D: Device> Line<D> {
     /// Takes a staged execution out of the line.
     pub(super) fn retire(&mut self, device: &D, ticket: Ticket) {
         let Some(index) = self.index(ticket) else { return };
-        self.entries[index].state = State::Retired;
+        let entry = &mut self.entries[index];
+        entry.state = State::Retired;
+        if let Some(job) = &entry.job {
+            withdraw_proxy(&job.model, ticket);
+        }
         if index + 1 < self.entries.len() {
             self.pad(device, index, 0);
         }
@@ -416,15 +447,21 @@ impl<D: Device> Line<D> {
 
     /// Ends an execution on its TPBs from `first` on, where it was not started.
     fn give_up(&mut self, device: &D, index: usize, first: usize) {
-        for part in &mut self.entries[index].parts[first..] {
+        let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
+        let entry = &mut self.entries[index];
+        for part in &mut entry.parts[first..] {
             part.ended = true;
+        }
+        // The proxy tasks go with the first TPB.
+        if let Some(job) = entry.job.as_ref().filter(|_| first == 0) {
+            withdraw_proxy(&job.model, ticket);
         }
         self.pad(device, index, first);
         self.settle(index);
     }
 
     fn write_requests(&mut self, device: &D, ticket: Ticket, index: usize) -> Result<(), ExecFault> {
-        let Some(Job { handle, model, .. }) = &self.entries[index].job else { return Ok(()) };
+        let Some(Job { handle, model, increment, .. }) = &self.entries[index].job else { return Ok(()) };
         let images = model.images();
         let tables = || images.iter().map(|(_, image)| image.tables().clone()).collect::<Vec<_>>();
         let flags = match &self.posted {
@@ -441,7 +478,7 @@ impl<D: Device> Line<D> {
         };
         for (tpb, (_, image)) in self.tpbs.iter().zip(images) {
             let request = ExecRequest::new(image.entries(), flags);
-            let written = device.write(tpb.slot(ticket), &batch::slot_bytes(&request, ticket.0));
+            let written = device.write(tpb.slot(ticket), &batch::slot_bytes(&request, *increment, ticket.0));
             written.map_err(|fault| ExecFault::NotStarted { fault })?;
         }
         match &mut self.posted {

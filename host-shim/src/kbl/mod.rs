@@ -20,6 +20,7 @@
 //! | `build` | rings and swap list for one pair of sets; `lru` keeps both |
 //! | `batch`, `tpb`, `line` | the pairs of one execution; one TPB's queues; executions in ticket order |
 //! | `harvest`, `outcome` | notifications as hostile input, and what they add up to |
+//! | `collective` | hooks for models that communicate |
 //! | `execution`, `unit` | the states of one execution, and the entry to all of it |
 //! | `work`, `phases` | what reports and traces want to know |
 //!
@@ -49,6 +50,7 @@
 
 mod batch;
 mod build;
+mod collective;
 mod contract;
 mod error;
 mod execution;
@@ -74,6 +76,7 @@ mod unit;
 mod work;
 
 pub use build::{Bound, BuildError, Built, PatchedSlot};
+pub use collective::{CollectiveError, CollectiveModel, Collectives, Context, LoopBack};
 pub use contract::{Found, Offender};
 pub use error::LoadError;
 pub use execution::{KickoffError, Running, Staged, Timeout, WaitError};

@@ -10,6 +10,7 @@ use sluice_core::mmio::{TpbId, TpbRegisters};
 
 use super::batch::PROLOGUE_PAIRS;
 use super::build::{BuildData, BuildKey};
+use super::collective::{self, CollectiveModel, Collectives};
 use super::error::LoadError;
 use super::image::{ImageOptions, TpbImage};
 use super::lru::Lru;
@@ -67,6 +68,8 @@ pub struct Model {
     uuid: [u8; 16],
     timeout: Duration,
     images: Vec<(TpbId, TpbImage)>,
+    /// Before what it may use on the device.
+    pub(super) collective: Option<collective::Held>,
     _shared: Option<DeviceBlock>,
     pub(super) builds: Builds,
 }
@@ -106,6 +109,7 @@ impl Model {
         device_target: Target,
         device: &D,
         heap: &Heap,
+        collectives: &dyn Collectives,
         options: &LoadOptions,
     ) -> Result<Self, LoadError> {
         let (subgraphs, have) = (neff.programs.len(), tpbs.len());
@@ -118,11 +122,23 @@ impl Model {
         let images = neff.programs.iter().zip(tpbs).map(|(program, &at)| {
             Ok((at.0, TpbImage::load(program, at, device, heap, shared.as_ref(), image_options)?))
         });
+        let images = images.collect::<Result<_, LoadError>>()?;
+        let streams = neff.programs.iter().map(|program| program.tables.collective_streams);
+        let streams = streams.fold(0, u64::saturating_add);
+        let name = neff.header.name.clone();
+        let collective = match tpbs.first() {
+            Some(&(first_tpb, _)) if streams > 0 => {
+                let model = CollectiveModel { name: name.clone(), first_tpb, streams };
+                Some(collective::Held::new(collectives.load(&model)?))
+            }
+            _ => None,
+        };
         Ok(Self {
-            name: neff.header.name.clone(),
+            name,
             uuid: neff.header.uuid,
             timeout: Duration::from_secs(options.timeout_seconds.into()),
-            images: images.collect::<Result<_, LoadError>>()?,
+            images,
+            collective,
             _shared: shared,
             builds: Builds::new(options.build_cache),
         })

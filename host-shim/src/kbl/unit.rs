@@ -19,6 +19,7 @@ use sluice_core::mmio::{OutsideWindow, TpbId, TpbRegisters};
 
 use super::batch::MAX_BATCH_PAIRS;
 use super::build::{self, Bound, BuildError, Built, PatchedSlot};
+use super::collective::{CollectiveError, Collectives, LoopBack};
 use super::error::LoadError;
 use super::execution::{Patience, Staged};
 use super::line::{DeviceError, Line, MAX_DEPTH, StageError};
@@ -108,6 +109,9 @@ pub enum UnloadError {
     /// No such model, or still in use.
     #[error(transparent)]
     Model(#[from] RegistryError),
+    /// The model is removed, and left collectives in disorder.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
     /// Executions that have not ended.
     #[error("{in_flight} executions not ended after {waited_ms} ms")]
     InFlight {
@@ -132,6 +136,7 @@ impl UnloadError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Model(error) => error.status(),
+            Self::Collective(error) => error.status,
             Self::InFlight { .. } | Self::NotStopped { .. } => NrtStatus::TIMEOUT,
             Self::Device(error) => error.status(),
         }
@@ -145,6 +150,7 @@ pub(super) struct Shared<D: Device> {
     at: Vec<(TpbId, TpbRegisters)>,
     options: UnitOptions,
     batch_limit: u32,
+    collectives: Arc<dyn Collectives>,
     models: Registry<Model>,
     line: Mutex<Line<D>>,
     pub(super) phases: PhaseLog,
@@ -232,6 +238,19 @@ impl<D: Device> Unit<D> {
     /// # Errors
     /// Sizes out of range, no memory, or a device that can't be reached.
     pub fn open(device: Arc<D>, heap: Heap, options: UnitOptions) -> Result<Self, OpenError> {
+        Self::open_with(device, heap, Arc::new(LoopBack::default()), options)
+    }
+
+    /// As [`open`](Self::open), with collectives of the runtime's own; those of `open` are a [`LoopBack`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(
+        device: Arc<D>,
+        heap: Heap,
+        collectives: Arc<dyn Collectives>,
+        options: UnitOptions,
+    ) -> Result<Self, OpenError> {
         let exec_ring = RingSize::new(options.exec_ring)?;
         if !options.exec_ring.is_power_of_two() {
             return Err(OpenError::RingPower { descriptors: options.exec_ring });
@@ -263,6 +282,7 @@ impl<D: Device> Unit<D> {
                 at,
                 options,
                 batch_limit: MAX_BATCH_PAIRS.min(exec_ring.usable()),
+                collectives,
                 models: Registry::new(HandleCounter::global()),
                 line: Mutex::new(Line::new(tpbs, depth)),
                 phases: PhaseLog::new(options.phase_log),
@@ -291,9 +311,10 @@ impl<D: Device> Unit<D> {
     /// # Errors
     /// See [`LoadError`]; nothing stays on the device then.
     pub fn load(&self, neff: &Neff, options: &LoadOptions) -> Result<ModelHandle, LoadError> {
-        let Shared { device, heap, at, phases, .. } = &*self.shared;
+        let Shared { device, heap, at, phases, collectives, .. } = &*self.shared;
         let span = phases.start(&**device, Phase::Load);
-        let model = Model::load(neff, at, self.shared.options.target, &**device, heap, options)?;
+        let target = self.shared.options.target;
+        let model = Model::load(neff, at, target, &**device, heap, &**collectives, options)?;
         let pairs = model.batch_pairs();
         if pairs > self.shared.batch_limit {
             return Err(LoadError::BatchTooLarge { pairs, limit: self.shared.batch_limit });
@@ -357,6 +378,9 @@ impl<D: Device> Unit<D> {
         let span = phases.start(&**device, Phase::Stage);
         let model = models.acquire(built.model, Holder::Execution)?;
         let timeout = model.timeout();
+        if let Some(collective) = &model.collective {
+            collective.prepare()?;
+        }
         let (ticket, outcome) = self.shared.line().stage(device, model, built)?;
         span.end(Some(ticket.0));
         Ok(Staged::new(ticket, timeout, outcome, Arc::clone(&self.shared)))
@@ -383,13 +407,17 @@ impl<D: Device> Unit<D> {
     /// Removes a model. Blocks until its executions have ended and nobody looks at it, at most for `limit`.
     ///
     /// # Errors
-    /// No such model, or still in use after `limit`: it stays loaded then, and the error names the holders.
+    /// No such model, or still in use after `limit`: it stays loaded then, and the error names the holders. When the check of
+    /// the collectives fails, the model is gone all the same.
     pub fn unload(&self, model: ModelHandle, limit: Duration) -> Result<(), UnloadError> {
         let started = Instant::now();
         drop(self.shared.models.acquire(model, Holder::Query)?);
         self.shared.drain(limit, |line| Ok(line.in_flight_of(model) == 0))?;
-        drop(self.shared.models.remove(model, limit.saturating_sub(started.elapsed()))?);
-        Ok(())
+        let model = self.shared.models.remove(model, limit.saturating_sub(started.elapsed()))?;
+        match &model.collective {
+            Some(collective) => Ok(collective.context.semaphore_check()?),
+            None => Ok(()),
+        }
     }
 
     /// Ends the unit: no execution is staged from now on, and a stop record goes behind those in flight. Blocks until the

@@ -1,5 +1,6 @@
 //! The life of models and executions on a device whose firmware is the test.
 
+mod collective;
 mod faults;
 mod flow;
 mod load;

@@ -1,0 +1,223 @@
+//! Collectives: what a model that communicates needs of the host, as hooks that a runtime fills in.
+//!
+//! ```text
+//!   load ──► first_exec ──► enqueue_proxy … ──────────────► semaphore_check ──► free
+//!   model     before the      per execution, when staged     when the model      with the model
+//!   is loaded first is staged   └─ not run: withdraw_proxy    is removed
+//! ```
+//!
+//! A model that has no collective streams has no context, and none of this is called. The hooks of one context are never
+//! called at the same time, but for [`enqueue_proxy`](Context::enqueue_proxy) and
+//! [`withdraw_proxy`](Context::withdraw_proxy) of different executions beside [`first_exec`](Context::first_exec) of none.
+//!
+//! [`LoopBack`] is the implementation for a device that has no peers: what a stream sends comes back to it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluice_core::exec::{NrtStatus, Ticket};
+use sluice_core::mmio::TpbId;
+
+/// What collectives are told of a model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CollectiveModel {
+    /// Its name.
+    pub name: String,
+    /// The TPB whose executions carry the proxy tasks: the model's first.
+    pub first_tpb: TpbId,
+    /// Streams of all its programs together, at least one.
+    pub streams: u64,
+}
+
+/// A hook that failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{hook} of the collectives: {reason}")]
+pub struct CollectiveError {
+    /// The hook.
+    pub hook: &'static str,
+    /// What is wrong, in words.
+    pub reason: String,
+    /// The status that the C interface reports for it.
+    pub status: NrtStatus,
+}
+
+/// Where collective contexts come from.
+pub trait Collectives: fmt::Debug + Send + Sync {
+    /// A context for a model that is being loaded. May block, as a load may.
+    ///
+    /// # Errors
+    /// The load fails with it, and nothing of the model stays.
+    fn load(&self, model: &CollectiveModel) -> Result<Box<dyn Context>, CollectiveError>;
+}
+
+/// The collective side of one loaded model.
+pub trait Context: fmt::Debug + Send + Sync {
+    /// Makes ready what only an execution needs. Called before the first execution is staged, and again before each later
+    /// one until it has succeeded. May block; other executions of the model wait for it.
+    ///
+    /// # Errors
+    /// Nothing is staged then.
+    fn first_exec(&self) -> Result<(), CollectiveError>;
+
+    /// Queues the proxy tasks of one execution and returns what its DMA increment word is to hold. Called when it is staged,
+    /// once however many TPBs it runs on. Must not block: other executions of the unit wait for it.
+    ///
+    /// # Errors
+    /// Nothing is staged then.
+    fn enqueue_proxy(&self, ticket: Ticket) -> Result<u32, CollectiveError>;
+
+    /// Takes back the proxy tasks of an execution that will not run.
+    fn withdraw_proxy(&self, ticket: Ticket);
+
+    /// Looks, when the model is removed, whether its semaphores are as a whole number of executions leaves them.
+    ///
+    /// # Errors
+    /// The removal reports it; the model is gone all the same.
+    fn semaphore_check(&self) -> Result<(), CollectiveError>;
+
+    /// Gives back what the context holds. Called once, last.
+    fn free(&self);
+}
+
+/// The context of a loaded model, freed with it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) context: Box<dyn Context>,
+    ready: Mutex<bool>,
+}
+
+impl Held {
+    pub(super) fn new(context: Box<dyn Context>) -> Self {
+        Self { context, ready: Mutex::new(false) }
+    }
+
+    /// Sees to it that `first_exec` has succeeded once.
+    pub(super) fn prepare(&self) -> Result<(), CollectiveError> {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*ready {
+            self.context.first_exec()?;
+            *ready = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.context.free();
+    }
+}
+
+/// Collectives of a device without peers: each stream of an execution raises one semaphore, and lowers it again when its
+/// message has come back.
+///
+/// Messages come back at once, or, [held](Self::holding), when they are [delivered](Self::deliver).
+#[derive(Clone, Debug, Default)]
+pub struct LoopBack {
+    wire: Arc<Mutex<Wire>>,
+}
+
+#[derive(Debug, Default)]
+struct Wire {
+    holds: bool,
+    /// Contexts loaded so far, and how many of them are not freed.
+    loaded: u64,
+    live: u64,
+    /// Messages under way, one per stream, by context and execution.
+    under_way: BTreeMap<(u64, Ticket), u64>,
+    delivered: u64,
+}
+
+impl LoopBack {
+    /// Collectives that keep every message until it is delivered.
+    pub fn holding() -> Self {
+        let loop_back = Self::default();
+        loop_back.lock().holds = true;
+        loop_back
+    }
+
+    /// Lets all messages come back; returns how many there were.
+    pub fn deliver(&self) -> u64 {
+        let mut wire = self.lock();
+        let messages = std::mem::take(&mut wire.under_way).into_values().sum();
+        wire.delivered += messages;
+        messages
+    }
+
+    /// Messages that have come back so far.
+    pub fn delivered(&self) -> u64 {
+        self.lock().delivered
+    }
+
+    /// Contexts that are loaded and not freed.
+    pub fn contexts(&self) -> u64 {
+        self.lock().live
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Wire> {
+        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collectives for LoopBack {
+    fn load(&self, model: &CollectiveModel) -> Result<Box<dyn Context>, CollectiveError> {
+        // The increment of an execution has to say how many there are.
+        let Ok(streams) = u32::try_from(model.streams) else {
+            return Err(CollectiveError {
+                hook: "load",
+                reason: format!("{} streams, at most {}", model.streams, u32::MAX),
+                status: NrtStatus::INVALID,
+            });
+        };
+        let mut wire = self.lock();
+        wire.loaded += 1;
+        wire.live += 1;
+        Ok(Box::new(Looped { number: wire.loaded, streams, loop_back: self.clone() }))
+    }
+}
+
+/// The context of one model on a [`LoopBack`].
+#[derive(Debug)]
+struct Looped {
+    number: u64,
+    streams: u32,
+    loop_back: LoopBack,
+}
+
+impl Context for Looped {
+    fn first_exec(&self) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    fn enqueue_proxy(&self, ticket: Ticket) -> Result<u32, CollectiveError> {
+        let mut wire = self.loop_back.lock();
+        if wire.holds {
+            wire.under_way.insert((self.number, ticket), self.streams.into());
+        } else {
+            wire.delivered += u64::from(self.streams);
+        }
+        Ok(self.streams)
+    }
+
+    fn withdraw_proxy(&self, ticket: Ticket) {
+        self.loop_back.lock().under_way.remove(&(self.number, ticket));
+    }
+
+    fn semaphore_check(&self) -> Result<(), CollectiveError> {
+        let wire = self.loop_back.lock();
+        let own = wire.under_way.range((self.number, Ticket(0))..=(self.number, Ticket(u64::MAX)));
+        match own.map(|(_, messages)| messages).sum() {
+            0u64 => Ok(()),
+            left => Err(CollectiveError {
+                hook: "semaphore_check",
+                reason: format!("{left} messages have not come back"),
+                status: NrtStatus::EXEC_HW_ERR_COLLECTIVES,
+            }),
+        }
+    }
+
+    fn free(&self) {
+        self.loop_back.lock().live -= 1;
+    }
+}
