@@ -29,7 +29,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::contract::{Bindings, Offender, Sets};
 use super::image::{Patched, TpbImage};
 use super::model::{Model, Wanted};
-use super::registry::{ModelHandle, RegistryError};
+use super::registry::{Holder, ModelHandle, Registry, RegistryError};
 use super::ring::{BuildFault, Ring};
 use super::set::{SetKey, Snapshot, TensorSet};
 use crate::device::Device;
@@ -183,28 +183,24 @@ pub struct Built {
 }
 
 impl Built {
-    /// Joins `model` with both sets, or finds that it has done so before.
+    /// Joins a model with both sets, or finds that it has done so before.
     pub(super) fn new<D: Device>(
-        (handle, model): (ModelHandle, &Model),
-        inputs: &TensorSet,
-        outputs: &TensorSet,
+        models: &Registry<Model>,
+        handle: ModelHandle,
+        (inputs, outputs): (&TensorSet, &TensorSet),
         device: &D,
         heap: &Heap,
     ) -> Result<Self, BuildError> {
         let pins = [inputs.snapshot(), outputs.snapshot()];
         let key = BuildKey { inputs: pins[0].key(), outputs: pins[1].key() };
-        let kept = model.builds.kept().get(&key);
+        let kept = models.look(handle, |model| model.builds.again(&key))?;
         let hit = kept.is_some();
         let data = match kept {
-            Some(data) => {
-                model.builds.count_hit();
-                data
-            }
+            Some(data) => data,
             None => {
+                let model = models.acquire(handle, Holder::Build)?;
                 let sets = Sets { inputs: (inputs, &pins[0]), outputs: (outputs, &pins[1]) };
-                let data = Arc::new(BuildData::new(model, sets, device, heap)?);
-                model.builds.count_miss();
-                model.builds.kept().insert(key, data)
+                model.builds.keep(key, BuildData::new(&model, sets, device, heap)?)
             }
         };
         Ok(Self { model: handle, data, pins, hit })

@@ -1,8 +1,7 @@
 //! A loaded model: one image per subgraph, and what was built for it so far.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluice_core::fmap::{Direction, VarId};
@@ -76,28 +75,36 @@ pub struct Model {
 
 /// What was built for one load. It lives and dies with the load, so its keys need not name the load.
 #[derive(Debug)]
-pub(super) struct Builds {
-    kept: Mutex<Lru<BuildKey, BuildData>>,
-    hits: AtomicU64,
-    misses: AtomicU64,
+pub(super) struct Builds(Mutex<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    builds: Lru<BuildKey, BuildData>,
+    counts: BuildCounts,
 }
 
 impl Builds {
     fn new(capacity: usize) -> Self {
-        let kept = Mutex::new(Lru::new(capacity));
-        Self { kept, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        Self(Mutex::new(Kept { builds: Lru::new(capacity), counts: BuildCounts::default() }))
     }
 
-    pub(super) fn kept(&self) -> MutexGuard<'_, Lru<BuildKey, BuildData>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The build that was kept for these tensors: a hit, if there is one.
+    pub(super) fn again(&self, key: &BuildKey) -> Option<Arc<BuildData>> {
+        let mut kept = self.lock();
+        let build = kept.builds.get(key)?;
+        kept.counts.hits += 1;
+        Some(build)
     }
 
-    pub(super) fn count_hit(&self) {
-        self.hits.fetch_add(1, Ordering::Relaxed);
+    /// Keeps a build that had to be made: a miss. Returns the one to use, which another thread may have kept meanwhile.
+    pub(super) fn keep(&self, key: BuildKey, build: BuildData) -> Arc<BuildData> {
+        let mut kept = self.lock();
+        kept.counts.misses += 1;
+        kept.builds.insert(key, Arc::new(build))
     }
 
-    pub(super) fn count_miss(&self) {
-        self.misses.fetch_add(1, Ordering::Relaxed);
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -205,10 +212,7 @@ impl Model {
 
     /// How often builds found everything as before.
     pub fn build_counts(&self) -> BuildCounts {
-        BuildCounts {
-            hits: self.builds.hits.load(Ordering::Relaxed),
-            misses: self.builds.misses.load(Ordering::Relaxed),
-        }
+        self.builds.lock().counts
     }
 
     /// Most exec-ring pairs that an execution takes on one TPB.

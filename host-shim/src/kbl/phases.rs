@@ -61,38 +61,63 @@ pub struct Span {
 #[derive(Debug)]
 pub struct PhaseLog {
     capacity: usize,
+    frequency_hz: u64,
     kept: Mutex<Kept>,
 }
 
 #[derive(Debug)]
 struct Kept {
-    spans: Vec<Span>,
+    steps: Vec<Step>,
     omitted: u64,
 }
 
+/// A span as it is kept: whoever takes it has the time to divide.
+#[derive(Debug)]
+struct Step {
+    phase: Phase,
+    ticket: Option<u64>,
+    start_cycles: u64,
+    end_cycles: u64,
+}
+
 impl PhaseLog {
-    /// An empty log that keeps at most `capacity` spans, for which it takes memory now, and counts the rest.
-    pub fn new(capacity: usize) -> Self {
-        let kept = Kept { spans: Vec::with_capacity(capacity), omitted: 0 };
-        Self { capacity, kept: Mutex::new(kept) }
+    /// An empty log that keeps at most `capacity` spans, for which it takes memory now, and counts the rest. One of capacity
+    /// 0 is off: it does neither, nor does it look at the clock, which counts at `frequency_hz`.
+    pub fn new(capacity: usize, frequency_hz: u64) -> Self {
+        let kept = Kept { steps: Vec::with_capacity(capacity), omitted: 0 };
+        Self { capacity, frequency_hz, kept: Mutex::new(kept) }
     }
 
     /// Takes the spans kept since the last call, in order of their ends, and the number of those that were not kept.
     pub fn take(&self) -> (Vec<Span>, u64) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // The room stays, so that recording never allocates.
-        (kept.spans.drain(..).collect(), std::mem::take(&mut kept.omitted))
+        (kept.steps.drain(..).map(|step| self.span(&step)).collect(), std::mem::take(&mut kept.omitted))
+    }
+
+    fn span(&self, step: &Step) -> Span {
+        let ns = |cycles: u64| {
+            let ns = u128::from(cycles) * 1_000_000_000 / u128::from(self.frequency_hz.max(1));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        let &Step { phase, ticket, start_cycles, end_cycles } = step;
+        Span { phase, ticket, start_ns: ns(start_cycles), end_ns: ns(end_cycles) }
     }
 
     /// Starts a step.
     pub(super) fn start<'a, C: Clock>(&'a self, clock: &'a C, phase: Phase) -> Started<'a, C> {
-        Started { log: self, clock, phase, start_cycles: clock.now_cycles() }
+        let start_cycles = if self.is_off() { 0 } else { clock.now_cycles() };
+        Started { log: self, clock, phase, start_cycles }
     }
 
-    fn push(&self, span: Span) {
+    fn is_off(&self) -> bool {
+        self.capacity == 0
+    }
+
+    fn push(&self, step: Step) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.spans.len() < self.capacity {
-            kept.spans.push(span);
+        if kept.steps.len() < self.capacity {
+            kept.steps.push(step);
         } else {
             kept.omitted += 1;
         }
@@ -112,17 +137,11 @@ pub(super) struct Started<'a, C> {
 impl<C: Clock> Started<'_, C> {
     /// Ends the step and records it.
     pub(super) fn end(self, ticket: Option<u64>) {
-        let ns = |cycles: u64| {
-            let ns = u128::from(cycles) * 1_000_000_000 / u128::from(self.clock.frequency_hz().max(1));
-            u64::try_from(ns).unwrap_or(u64::MAX)
-        };
-        let end_cycles = self.clock.now_cycles().max(self.start_cycles);
-        self.log.push(Span {
-            phase: self.phase,
-            ticket,
-            start_ns: ns(self.start_cycles),
-            end_ns: ns(end_cycles),
-        });
+        let Self { log, clock, phase, start_cycles } = self;
+        if !log.is_off() {
+            let end_cycles = clock.now_cycles().max(start_cycles);
+            log.push(Step { phase, ticket, start_cycles, end_cycles });
+        }
     }
 }
 
@@ -146,7 +165,7 @@ mod tests {
 
     #[test]
     fn spans_are_nanoseconds_of_the_device() {
-        let (log, clock) = (PhaseLog::new(2), Ticks(AtomicU64::new(1 << 59)));
+        let (log, clock) = (PhaseLog::new(2, 50_000_000), Ticks(AtomicU64::new(1 << 59)));
         log.start(&clock, Phase::Build).end(None);
         log.start(&clock, Phase::Wait).end(Some(7));
         let _dropped = log.start(&clock, Phase::Load);
@@ -161,6 +180,13 @@ mod tests {
             ]
         );
         assert_eq!((omitted, log.take()), (1, (vec![], 0)));
+    }
+
+    #[test]
+    fn a_log_of_no_capacity_is_off() {
+        let (log, clock) = (PhaseLog::new(0, 50_000_000), Ticks(AtomicU64::new(0)));
+        log.start(&clock, Phase::Build).end(None);
+        assert_eq!((log.take(), clock.0.into_inner()), ((vec![], 0), 0));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! Both are sequentially consistent because each side stores its own word and then loads the other's: a user that
 //! misses `removing` has lowered its count before the removal looks at it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Deref;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use sluice_core::exec::NrtStatus;
 
 /// Number of a loaded model: unique in the process until 2^32 − 1 models were loaded, never 0.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ModelHandle(NonZeroU32);
 
 impl ModelHandle {
@@ -158,7 +158,7 @@ impl RegistryError {
 #[derive(Debug)]
 pub(super) struct Registry<T> {
     handles: &'static HandleCounter,
-    entries: Mutex<HashMap<ModelHandle, Arc<Entry<T>>>>,
+    entries: Mutex<BTreeMap<ModelHandle, Arc<Entry<T>>>>,
 }
 
 #[derive(Debug)]
@@ -172,7 +172,7 @@ struct Entry<T> {
 impl<T> Registry<T> {
     /// An empty registry that numbers its models by `handles`.
     pub(super) fn new(handles: &'static HandleCounter) -> Self {
-        Self { handles, entries: Mutex::new(HashMap::new()) }
+        Self { handles, entries: Mutex::new(BTreeMap::new()) }
     }
 
     /// Enters `value` under a new handle.
@@ -201,6 +201,16 @@ impl<T> Registry<T> {
         Ok(Held { entry: Arc::clone(entry), holder })
     }
 
+    /// Looks at the model for a moment, without a reference: whoever adds, acquires or removes models waits meanwhile.
+    pub(super) fn look<R>(
+        &self,
+        handle: ModelHandle,
+        look: impl FnOnce(&T) -> R,
+    ) -> Result<R, RegistryError> {
+        let entries = self.lock();
+        entries.get(&handle).map(|entry| look(&entry.value)).ok_or(RegistryError::Unknown(handle))
+    }
+
     /// Takes the model out, once nobody holds it.
     ///
     /// Blocks for at most `limit`; after that the model is linked again under its handle.
@@ -223,7 +233,7 @@ impl<T> Registry<T> {
         Err(RegistryError::Busy { handle, waited_ms, holders })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ModelHandle, Arc<Entry<T>>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelHandle, Arc<Entry<T>>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -43,7 +43,7 @@ pub struct UnitOptions {
     pub target: Target,
     /// How long an engine takes whose program the device can't interpret.
     pub opaque_engine_time: Duration,
-    /// Host phases kept until they are taken.
+    /// Host phases kept until they are taken; 0 for none, which saves the looks at the clock as well.
     pub phase_log: usize,
 }
 
@@ -268,6 +268,7 @@ impl<D: Device> Unit<D> {
             let tpb = TpbId::new(tpb)?;
             at.push((tpb, registers.tpb(tpb)?));
         }
+        let phases = PhaseLog::new(options.phase_log, device.frequency_hz());
         let opaque_cycles = cycles(&*device, options.opaque_engine_time);
         for &(id, registers) in &at {
             let tpb = Tpb::bring_up(&*device, &heap, id, registers, sizes);
@@ -285,7 +286,7 @@ impl<D: Device> Unit<D> {
                 collectives,
                 models: Registry::new(HandleCounter::global()),
                 line: Mutex::new(Line::new(tpbs, depth)),
-                phases: PhaseLog::new(options.phase_log),
+                phases,
                 patience: Patience::new(),
             }),
         })
@@ -344,8 +345,7 @@ impl<D: Device> Unit<D> {
     ) -> Result<Built, BuildError> {
         let Shared { device, heap, phases, models, .. } = &*self.shared;
         let span = phases.start(&**device, Phase::Build);
-        let held = models.acquire(model, Holder::Build)?;
-        let built = Built::new((model, &held), inputs, outputs, &**device, heap)?;
+        let built = Built::new(models, model, (inputs, outputs), &**device, heap)?;
         span.end(None);
         Ok(built)
     }
