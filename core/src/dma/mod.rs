@@ -41,6 +41,6 @@ pub use ring::{
     Runs, Slot, Slots,
 };
 pub use swap::{Immediate, Swap, SwapEncoder, SwapFull, SwapWrites};
-pub use template::{AddrWord, Location, Placement, TemplateAddr, TemplateError, resolve_desc};
+pub use template::{AddrWord, Location, Placement, Shift, TemplateAddr, TemplateError};
 pub use transfer::{Chunks, MAX_VRING_DESCRIPTORS, Transfer, TransferError};
 pub use word::{LenCtrl, MetaCtrl, RingId, RingIds};

@@ -11,7 +11,6 @@
 
 use core::fmt;
 
-use super::desc::{ChunkLen, Descriptor};
 use crate::fmap::VarId;
 use crate::mem::DevAddr;
 
@@ -114,19 +113,37 @@ impl TemplateAddr {
         self.0 & (Self::SPAN_BYTES - 1)
     }
 
-    /// The device address of `len` bytes here, once the variable has a place.
+    /// What makes device addresses of its variable's symbolic words, once the variable has a place: of all words whose
+    /// accesses end no later than one of `bytes` bytes here.
     ///
     /// # Errors
     /// Bytes that lie past the end of the variable, or of the address space.
-    pub const fn resolve(self, place: Placement, len: ChunkLen) -> Result<DevAddr, TemplateError> {
-        let (var, end_bytes) = (self.var(), self.offset_bytes() + len.bytes() as u64);
+    pub const fn shift(self, place: Placement, bytes: u64) -> Result<Shift, TemplateError> {
+        let (var, end_bytes) = (self.var(), self.offset_bytes().saturating_add(bytes));
         if end_bytes > place.size_bytes {
             return Err(TemplateError::OutOfBounds { var, end_bytes, size_bytes: place.size_bytes });
         }
         match place.base.checked_add(end_bytes) {
-            Some(end) if end.0 <= Self::SYMBOLIC => Ok(place.base.offset(self.offset_bytes())),
+            Some(end) if end.0 <= Self::SYMBOLIC => {
+                let first_word = self.0 - self.offset_bytes();
+                Ok(Shift(place.base.0.wrapping_sub(first_word)))
+            }
             _ => Err(TemplateError::AddressOverflow { base: place.base, bytes: end_bytes }),
         }
+    }
+}
+
+/// The distance, modulo 2^64, from the symbolic words of one variable to the device addresses they stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift(u64);
+
+impl Shift {
+    /// Of words that are device addresses already.
+    pub const NONE: Self = Self(0);
+
+    /// The device address that `word` stands for, a symbolic word of the variable that this is the shift of.
+    pub const fn of(self, word: AddrWord) -> AddrWord {
+        AddrWord(word.0.wrapping_add(self.0))
     }
 }
 
@@ -137,21 +154,6 @@ pub struct Placement {
     pub base: DevAddr,
     /// Its length in bytes.
     pub size_bytes: u64,
-}
-
-/// Replaces the address of `desc`, if it is symbolic, by the place of its variable.
-///
-/// # Errors
-/// What `place` returns for a variable that has no place, and every [`TemplateError`].
-pub fn resolve_desc<D: Descriptor, E: From<TemplateError>>(
-    desc: &mut D,
-    place: impl FnOnce(VarId) -> Result<Placement, E>,
-) -> Result<(), E> {
-    if let Location::Symbolic(address) = desc.address().locate()? {
-        let resolved = address.resolve(place(address.var())?, desc.chunk_len())?;
-        desc.set_address(resolved.into());
-    }
-    Ok(())
 }
 
 /// A symbolic address that can't be made or resolved.
@@ -219,8 +221,6 @@ impl core::error::Error for TemplateError {}
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::desc::{Barrier, CopySpec, Pair};
-    use super::super::word::RingIds;
     use super::*;
 
     #[test]
@@ -247,16 +247,16 @@ mod tests {
     }
 
     #[test]
-    fn a_resolved_access_stays_inside_its_variable() {
+    fn the_furthest_access_has_to_stay_inside_its_variable() {
         let place = Placement { base: DevAddr(0x4000), size_bytes: 100 };
         let at = |offset| TemplateAddr::new(VarId(9), offset).unwrap();
-        assert_eq!(at(96).resolve(place, ChunkLen::WORD), Ok(DevAddr(0x4060)));
+        assert!(at(96).shift(place, 4).is_ok());
         assert_eq!(
-            at(97).resolve(place, ChunkLen::WORD),
+            at(97).shift(place, 4),
             Err(TemplateError::OutOfBounds { var: VarId(9), end_bytes: 101, size_bytes: 100 })
         );
         let high = Placement { base: DevAddr((1 << 61) - 3), size_bytes: 100 };
-        assert!(matches!(at(0).resolve(high, ChunkLen::WORD), Err(TemplateError::AddressOverflow { .. })));
+        assert!(matches!(at(0).shift(high, 4), Err(TemplateError::AddressOverflow { .. })));
     }
 
     proptest! {
@@ -268,23 +268,14 @@ mod tests {
         }
 
         #[test]
-        fn resolving_touches_the_symbolic_half_alone(offset in 0u64..1 << 20, bytes in 1u64..=65_536) {
-            let spec = CopySpec {
-                source: TemplateAddr::new(VarId(5), offset).unwrap().into(),
-                destination: AddrWord(0x9000),
-                len: ChunkLen::new(bytes).unwrap(),
-                barrier: Barrier::Dmb,
-                completion: true,
-            };
-            let mut pair = Pair::encode(spec, RingIds::UNPLACED);
-            let place = |var: VarId| {
-                assert_eq!(var, VarId(5));
-                Ok::<_, TemplateError>(Placement { base: DevAddr(0x1_0000_0000), size_bytes: 1 << 21 })
-            };
-            resolve_desc(&mut pair.tx, place).unwrap();
-            resolve_desc(&mut pair.rx, |_| Err(TemplateError::UnknownBits { word: 0 })).unwrap();
-            let resolved = CopySpec { source: AddrWord(0x1_0000_0000 + offset), ..spec };
-            prop_assert_eq!(pair, Pair::encode(resolved, RingIds::UNPLACED));
+        fn a_shift_makes_addresses_of_all_words_of_its_variable(
+            offset in 0u64..1 << 20, further in 0u64..1 << 20, var in 0u32..1 << 19, base in 0u64..1 << 60,
+        ) {
+            let word = |offset_bytes| TemplateAddr::new(VarId(var), offset_bytes).unwrap();
+            let place = Placement { base: DevAddr(base), size_bytes: 1 << 21 };
+            let shift = word(offset + further).shift(place, 64).unwrap();
+            prop_assert_eq!(shift.of(word(offset).into()), AddrWord(base + offset));
+            prop_assert_eq!(Shift::NONE.of(AddrWord(base)), AddrWord(base));
         }
     }
 }

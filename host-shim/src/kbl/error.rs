@@ -7,7 +7,8 @@ use sluice_core::mem::Fault;
 
 use super::collective::CollectiveError;
 use super::registry::RegistryError;
-use super::ring::{BuildFault, TemplateFault};
+use super::ring::BuildFault;
+use super::template::TemplateFault;
 use crate::device::heap::HeapError;
 use crate::neff::{CarveOut, DmaOp, Target};
 

@@ -20,7 +20,8 @@ use sluice_core::mmio::{Engine, Half, QueueId, TpbId, TpbRegisters};
 use super::contract::{Bindings, Contract};
 use super::error::LoadError;
 use super::place::{IoPointer, Places};
-use super::ring::{BuildFault, Bundle, Ring, Template, TemplateBuilder};
+use super::ring::{BuildFault, Bundle, Ring};
+use super::template::{Template, TemplateBuilder};
 use super::work::{EngineReport, WorkItem};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, UsageTag};
@@ -76,7 +77,7 @@ impl TpbImage {
             if template.is_dynamic() {
                 bundles.push(Bundle::new(template, options.ring_cache));
             } else {
-                fixed.push((template.queue(), template.write(device, heap, |_| None)?));
+                fixed.push((template.queue(), Ring::new(&template, device, heap, |_| None)?));
             }
         }
         let (mut entries, mut code) = ([DevAddr::NULL; Engine::COUNT], Vec::new());
@@ -226,7 +227,7 @@ fn templates(program: &Program, places: &Places, barrier: Barrier) -> Result<Vec
     for (index, queue) in program.queues.iter().enumerate() {
         let Some(ring) = queue.ring else { continue };
         let fault = |fault| LoadError::Queue { queue: queue.name.clone(), fault };
-        let mut builder = TemplateBuilder::default();
+        let mut builder = TemplateBuilder::new();
         let blocks = program.engines.iter().flat_map(|engine| &engine.blocks);
         for block in blocks.filter(|block| block.queue == index) {
             if block.op != DmaOp::Copy {
@@ -251,7 +252,7 @@ fn templates(program: &Program, places: &Places, barrier: Barrier) -> Result<Vec
         all.extend(builder.finish(ring, ring_tag(queue.kind), places.padding()).map_err(fault)?);
     }
     let fault = |fault| LoadError::Queue { queue: "prologue".into(), fault };
-    let mut prologue = TemplateBuilder::default();
+    let mut prologue = TemplateBuilder::new();
     let (source, destination) = (places.sequence_source(), places.sequence_destination());
     prologue.transfer(source.into(), destination.into(), 4, barrier).map_err(fault)?;
     all.extend(prologue.finish(QueueId::PROLOGUE, UsageTag::DmaRing, places.padding()).map_err(fault)?);

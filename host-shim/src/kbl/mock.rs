@@ -27,6 +27,8 @@ pub(super) struct MockDevice {
     map: DeviceMap,
     cycles: AtomicU64,
     progress: (Mutex<u32>, Condvar),
+    /// Bytes that calls of the host have written.
+    written_bytes: AtomicU64,
     /// Writes that still succeed.
     writes_left: AtomicU32,
     /// The next write fails, once.
@@ -48,6 +50,7 @@ impl MockDevice {
             map: DeviceMap { ram, registers, boot: DevAddr::NULL, lanes: 1 },
             cycles: AtomicU64::new(0),
             progress: Default::default(),
+            written_bytes: AtomicU64::new(0),
             writes_left: AtomicU32::new(u32::MAX),
             fail_next: AtomicBool::new(false),
         })
@@ -55,6 +58,11 @@ impl MockDevice {
 
     pub(super) fn heap(&self) -> Heap {
         Heap::new(self.map.ram.base, self.map.ram.bytes)
+    }
+
+    /// Bytes that the host has written so far; control words it stores itself.
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
     }
 
     /// Lets `count` writes succeed, then fails all.
@@ -111,6 +119,7 @@ impl Device for MockDevice {
         let left =
             self.writes_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         left.map_err(|_| Fault::Transport { at: to })?;
+        self.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         sluice_core::mem::CopyMemory::write_bytes(&self.memory, to, bytes)
     }
 

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `tensor`, `set` | the caller's bytes, and names for them |
 //! | `contract` | what a program wants bound, and the join |
-//! | `place`, `ring`, `image`, `model` | a program in device memory: variables, rings and templates, one TPB, all TPBs |
+//! | `place`, `template`, `ring`, `image`, `model` | a program in device memory: variables, descriptors, rings, one TPB, all TPBs |
 //! | `registry` | models by handle, counted references, removal |
 //! | `build` | rings and swap list for one pair of sets; `lru` keeps both |
 //! | `batch`, `tpb`, `line` | the pairs of one execution; one TPB's queues; executions in ticket order |
@@ -68,6 +68,7 @@ mod registry;
 mod ring;
 mod set;
 mod stream;
+mod template;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -85,9 +86,10 @@ pub use model::{BuildCounts, LoadOptions, Model, Wanted};
 pub use outcome::{EngineTimes, ExecFault, Outcome, TpbOutcome};
 pub use phases::{Phase, PhaseLog, Span};
 pub use registry::{Held, Holder, Holders, ModelHandle, RegistryError};
-pub use ring::{BuildFault, TemplateFault};
+pub use ring::BuildFault;
 pub use set::TensorSet;
 pub use stream::{EngineState, Received};
+pub use template::TemplateFault;
 pub use tensor::{Tensor, TensorError};
 pub use tpb::{Blocked, BringUpError, Halt, ImpossibleCount};
 pub use unit::{OpenError, Unit, UnitOptions, UnloadError};

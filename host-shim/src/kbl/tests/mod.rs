@@ -4,6 +4,7 @@ mod collective;
 mod faults;
 mod flow;
 mod load;
+mod rebuild;
 mod removal;
 
 use std::time::Duration;
