@@ -11,8 +11,12 @@
 //! | module | figures |
 //! |---|---|
 //! | `names` | `name_lookup_64`, `name_lookup_512` |
+//! | `bind` | `bind_hit`, `bind_miss` |
 
+mod bind;
+mod chained;
 mod cores;
+mod machine;
 mod names;
 mod windows;
 
@@ -43,8 +47,12 @@ impl fmt::Display for Figure {
 /// One measurement: the figures that come out of it, and what measures them.
 type Bench = (&'static [&'static str], fn(Effort) -> anyhow::Result<Vec<Figure>>);
 
-const BENCHES: &[Bench] =
-    &[(&["name_lookup_64"], names::lookup::<64>), (&["name_lookup_512"], names::lookup::<512>)];
+const BENCHES: &[Bench] = &[
+    (&["name_lookup_64"], names::lookup::<64>),
+    (&["name_lookup_512"], names::lookup::<512>),
+    (&["bind_hit"], bind::hit),
+    (&["bind_miss"], bind::miss),
+];
 
 /// What was asked for.
 #[derive(Debug, Default)]

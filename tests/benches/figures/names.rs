@@ -13,7 +13,7 @@ use crate::windows::{Effort, best_ns};
 const NAME_BYTES: usize = 32;
 
 /// A name as compilers make them: a long common beginning, and what tells it apart at the end.
-fn name(number: usize) -> [u8; NAME_BYTES] {
+pub(crate) fn name(number: usize) -> [u8; NAME_BYTES] {
     let text = format!("model/decoder/layer_{number:05}/weight");
     let mut name = [0; NAME_BYTES];
     name.copy_from_slice(text.as_bytes());

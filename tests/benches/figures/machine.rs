@@ -1,0 +1,42 @@
+//! A simulated device with a unit on it.
+
+use std::sync::Arc;
+
+use sluice_core::fmap::Direction;
+use sluice_host::device::Device;
+use sluice_host::device::heap::Heap;
+use sluice_host::device::sim::{SimConfig, SimDevice};
+use sluice_host::kbl::{LoadOptions, ModelHandle, Tensor, TensorSet, Unit, UnitOptions};
+use sluice_host::neff::{Neff, ReadOptions, pack};
+
+/// A device that runs the firmware on threads of its own, and everything that a model needs.
+pub(crate) struct Machine {
+    pub(crate) unit: Unit<SimDevice>,
+    heap: Heap,
+}
+
+impl Machine {
+    /// A device of `tpbs` TPBs. Its threads run where the calling one does now.
+    pub(crate) fn start(tpbs: u32) -> anyhow::Result<Self> {
+        let device = Arc::new(SimDevice::start(SimConfig { tpbs, ..SimConfig::default() })?);
+        let ram = device.map().ram;
+        let heap = Heap::new(ram.base, ram.bytes);
+        let unit = Unit::open(device, heap.clone(), UnitOptions { phase_log: 0, ..UnitOptions::default() })?;
+        Ok(Self { unit, heap })
+    }
+
+    /// Loads the model that `text` describes.
+    pub(crate) fn load(&self, name: &str, text: &str, options: &LoadOptions) -> anyhow::Result<ModelHandle> {
+        let neff = Neff::parse(name, &pack(name, text)?, &ReadOptions::default())?;
+        Ok(self.unit.load(&neff, options)?)
+    }
+
+    /// A tensor for every name of the model in one direction.
+    pub(crate) fn tensors(&self, model: ModelHandle, direction: Direction) -> anyhow::Result<TensorSet> {
+        let mut set = TensorSet::new();
+        for wanted in self.unit.model(model)?.names(direction) {
+            set.add(&wanted.name, Tensor::allocate(&self.heap, wanted.size_bytes)?)?;
+        }
+        Ok(set)
+    }
+}
