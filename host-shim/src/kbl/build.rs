@@ -114,8 +114,7 @@ fn swap_list<D: Device>(
     let mut tx = vec![TxDesc::new_zeroed(); pairs].into_boxed_slice();
     let mut rx = vec![RxDesc::new_zeroed(); pairs].into_boxed_slice();
     let mut values = vec![U64::ZERO; pairs];
-    let bytes = SwapEncoder::BLOB_STRIDE_BYTES * pairs as u64;
-    let blob = heap.alloc(bytes, SwapEncoder::BLOB_STRIDE_BYTES, UsageTag::Generic)?;
+    let blob = heap.alloc(image.swap_bytes(), SwapEncoder::BLOB_STRIDE_BYTES, UsageTag::Generic)?;
     let mut encoder = SwapEncoder::new(blob.at(), &mut values, &mut tx, &mut rx);
     for swap in image.swaps(bindings, rings) {
         encoder.push(swap?.1)?;

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use sluice_core::dma::{Barrier, Swap};
+use sluice_core::dma::{Barrier, Swap, SwapEncoder};
 use sluice_core::fmap::VarId;
 use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{Engine, Half, QueueId, TpbId, TpbRegisters};
@@ -21,7 +21,8 @@ use super::contract::{Bindings, Contract};
 use super::error::LoadError;
 use super::place::{IoPointer, Places};
 use super::ring::{BuildFault, Bundle, Ring};
-use super::template::{Template, TemplateBuilder};
+use super::sink::Sink;
+use super::template::{RingShape, Template, TemplateBuilder};
 use super::work::{EngineReport, WorkItem};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, UsageTag};
@@ -59,10 +60,10 @@ pub(super) enum Patched<'a> {
 
 impl TpbImage {
     /// Places `program` on `tpb`. `shared` is the scratchpad of all programs of the model.
-    pub(super) fn load<D: Device>(
+    pub(super) fn load(
         program: &Program,
         (tpb, registers): (TpbId, TpbRegisters),
-        device: &D,
+        sink: &impl Sink,
         heap: &Heap,
         shared: Option<&DeviceBlock>,
         options: ImageOptions,
@@ -70,21 +71,21 @@ impl TpbImage {
         check_target(program, options.device_target)?;
         let contract = Contract::of(program)?;
         let places = Places::new(program, heap, shared)?;
-        places.write(program, device)?;
+        places.write(program, sink)?;
         let barrier = barrier_of(program.target);
         let (mut fixed, mut bundles) = (Vec::new(), Vec::new());
         for template in templates(program, &places, barrier)? {
             if template.is_dynamic() {
                 bundles.push(Bundle::new(template, options.ring_cache));
             } else {
-                fixed.push((template.queue(), Ring::new(&template, device, heap, |_| None)?));
+                fixed.push((template.queue(), Ring::new(&template, sink, heap, |_| None)?));
             }
         }
         let (mut entries, mut code) = ([DevAddr::NULL; Engine::COUNT], Vec::new());
         for engine in program.engines.iter().filter(|engine| !engine.instructions.is_empty()) {
             let bytes = &engine.instructions;
             let block = heap.alloc(bytes.len() as u64, Heap::GRANULE_BYTES, code_tag(engine.engine))?;
-            device.write(block.at(), bytes)?;
+            sink.put(block.at(), bytes)?;
             entries[engine.engine.index()] = block.at();
             code.push(block);
         }
@@ -139,6 +140,22 @@ impl TpbImage {
         let halves = 2 * (self.fixed.len() + self.bundles.len());
         // Base low, base high and length of every half.
         self.places.pointers().count() + 3 * halves
+    }
+
+    /// Device memory of the swap list's data.
+    pub(super) fn swap_bytes(&self) -> u64 {
+        SwapEncoder::BLOB_STRIDE_BYTES * self.swap_pairs() as u64
+    }
+
+    /// The pointers that executions patch.
+    pub(super) fn pointers(&self) -> impl Iterator<Item = &IoPointer> {
+        self.places.pointers()
+    }
+
+    /// What its rings look like, in the order of the swap list: those that depend on tensors before the static ones.
+    pub(super) fn ring_shapes(&self) -> impl Iterator<Item = RingShape> {
+        let dynamic = self.bundles.iter().map(|bundle| bundle.template().shape());
+        dynamic.chain(self.fixed.iter().map(|(queue, ring)| ring.fixed_shape(*queue)))
     }
 
     /// The rings for tensors at these places, one per bundle.

@@ -16,6 +16,7 @@
 //! | `tensor`, `set` | the caller's bytes, and names for them |
 //! | `contract` | what a program wants bound, and the join |
 //! | `place`, `template`, `ring`, `image`, `model` | a program in device memory: variables, descriptors, rings, one TPB, all TPBs |
+//! | `plan`, `sink` | the same without a device, for whoever wants to know |
 //! | `registry` | models by handle, counted references, removal |
 //! | `build` | rings and swap list for one pair of sets; `lru` keeps both |
 //! | `batch`, `tpb`, `line` | the pairs of one execution; one TPB's queues; executions in ticket order |
@@ -64,9 +65,11 @@ mod model;
 mod outcome;
 mod phases;
 mod place;
+mod plan;
 mod registry;
 mod ring;
 mod set;
+mod sink;
 mod stream;
 mod template;
 mod tensor;
@@ -85,6 +88,7 @@ pub use line::{DeviceError, StageError};
 pub use model::{BuildCounts, LoadOptions, Model, Wanted};
 pub use outcome::{EngineTimes, ExecFault, Outcome, TpbOutcome};
 pub use phases::{Phase, PhaseLog, Span};
+pub use plan::{ContractLine, Plan, PointerPlan, RingPlan, TpbPlan, plan};
 pub use registry::{Held, Holder, Holders, ModelHandle, RegistryError};
 pub use ring::BuildFault;
 pub use set::TensorSet;

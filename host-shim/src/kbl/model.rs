@@ -17,7 +17,7 @@ use super::place;
 use super::work::{EngineReport, WorkItem};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap};
-use crate::neff::{Neff, Target};
+use crate::neff::{Neff, Program, Target};
 
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +108,33 @@ impl Builds {
     }
 }
 
+/// Does `load` for every program, each on a thread of its own; all or, if one fails, none: the others are dropped.
+fn in_parallel<'a, T: Send>(
+    programs: impl Iterator<Item = (&'a Program, (TpbId, TpbRegisters))>,
+    load: impl Fn(&Program, (TpbId, TpbRegisters)) -> Result<T, LoadError> + Sync,
+) -> Result<Vec<T>, LoadError> {
+    let load = &load;
+    std::thread::scope(|scope| {
+        let mut loading = Vec::new();
+        for (program, at) in programs {
+            let name = format!("load TPB {}", at.0);
+            let thread =
+                std::thread::Builder::new().name(name).spawn_scoped(scope, move || load(program, at));
+            loading.push(thread.map_err(|_| (program, at)));
+        }
+        // All are waited for before the first failure is reported.
+        let loaded: Vec<_> = loading
+            .into_iter()
+            .map(|loading| match loading {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // No thread to be had: this one is as good.
+                Err((program, at)) => load(program, at),
+            })
+            .collect();
+        loaded.into_iter().collect()
+    })
+}
+
 impl Model {
     /// Loads every program of `neff`, the first on the first of `tpbs`, and so on. On failure nothing stays on the device.
     pub(super) fn load<D: Device>(
@@ -126,10 +153,11 @@ impl Model {
         }
         let shared = place::shared_scratchpad(&neff.programs, heap)?;
         let image_options = ImageOptions { device_target, ring_cache: options.ring_cache };
-        let images = neff.programs.iter().zip(tpbs).map(|(program, &at)| {
-            Ok((at.0, TpbImage::load(program, at, device, heap, shared.as_ref(), image_options)?))
-        });
-        let images = images.collect::<Result<_, LoadError>>()?;
+        let load = |program: &Program, at: (TpbId, TpbRegisters)| {
+            let image = TpbImage::load(program, at, device, heap, shared.as_ref(), image_options)?;
+            Ok((at.0, image))
+        };
+        let images = in_parallel(neff.programs.iter().zip(tpbs.iter().copied()), load)?;
         let streams = neff.programs.iter().map(|program| program.tables.collective_streams);
         let streams = streams.fold(0, u64::saturating_add);
         let name = neff.header.name.clone();

@@ -18,7 +18,7 @@ use sluice_core::fmap::VarId;
 use sluice_core::mem::DevAddr;
 
 use super::error::LoadError;
-use crate::device::Device;
+use super::sink::Sink;
 use crate::device::heap::{DeviceBlock, Heap, UsageTag};
 use crate::neff::{Backing, Program, Var, VarKind};
 
@@ -190,9 +190,9 @@ impl Places {
     }
 
     /// Writes file contents and the pointers whose targets lie fast.
-    pub(super) fn write<D: Device>(&self, program: &Program, device: &D) -> Result<(), LoadError> {
-        device.write(self.words, &[0; Self::WORDS_BYTES as usize])?;
-        let write = |at, bytes: &[u8]| if bytes.is_empty() { Ok(()) } else { device.write(at, bytes) };
+    pub(super) fn write(&self, program: &Program, sink: &impl Sink) -> Result<(), LoadError> {
+        sink.put(self.words, &[0; Self::WORDS_BYTES as usize])?;
+        let write = |at, bytes: &[u8]| if bytes.is_empty() { Ok(()) } else { sink.put(at, bytes) };
         for (var, place) in program.vars.iter().zip(&self.places) {
             let Place::At(Placement { base, .. }) = *place else { continue };
             match &var.kind {
@@ -299,6 +299,7 @@ mod tests {
 
     use super::super::mock::{MockDevice, read};
     use super::*;
+    use crate::device::Device;
 
     const MODEL: &str = r#"
 [model]

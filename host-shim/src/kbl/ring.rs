@@ -16,10 +16,11 @@ use sluice_core::dma::{Placement, RING_ALIGN_BYTES, RingSize, SwapFull, Template
 use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::VarId;
 use sluice_core::mem::{DevAddr, Fault};
-use sluice_core::mmio::Half;
+use sluice_core::mmio::{Half, QueueId};
 
 use super::lru::Lru;
-use super::template::Template;
+use super::sink::Sink;
+use super::template::{RingShape, Template};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, HeapError};
 
@@ -57,6 +58,7 @@ impl BuildFault {
 /// A pair of rings in device memory, ready to run.
 #[derive(Debug)]
 pub(super) struct Ring {
+    used: u32,
     size: RingSize,
     tx: DeviceBlock,
     rx: DeviceBlock,
@@ -64,15 +66,16 @@ pub(super) struct Ring {
 
 impl Ring {
     /// A ring of `template` in new device memory, for tensors that lie at `place`.
-    pub(super) fn new<D: Device>(
+    pub(super) fn new(
         template: &Template,
-        device: &D,
+        sink: &impl Sink,
         heap: &Heap,
         place: impl Fn(VarId) -> Option<Placement>,
     ) -> Result<Self, BuildFault> {
-        let half = || heap.alloc(template.size().bytes(), RING_ALIGN_BYTES, template.tag());
-        let ring = Self { size: template.size(), tx: half()?, rx: half()? };
-        template.write(device, [ring.tx.at(), ring.rx.at()], place)?;
+        let RingShape { used, size, .. } = template.shape();
+        let half = || heap.alloc(size.bytes(), RING_ALIGN_BYTES, template.tag());
+        let ring = Self { used, size, tx: half()?, rx: half()? };
+        template.write(sink, [ring.tx.at(), ring.rx.at()], place)?;
         Ok(ring)
     }
 
@@ -87,6 +90,11 @@ impl Ring {
     /// Slots per half.
     pub(super) fn size(&self) -> RingSize {
         self.size
+    }
+
+    /// What it looks like on `queue`, if it depends on no tensor.
+    pub(super) fn fixed_shape(&self, queue: QueueId) -> RingShape {
+        RingShape { queue, used: self.used, size: self.size, vars: Vec::new() }
     }
 }
 
@@ -133,7 +141,6 @@ impl Bundle {
 #[cfg(test)]
 mod tests {
     use sluice_core::dma::{Barrier, TemplateAddr};
-    use sluice_core::mmio::QueueId;
 
     use super::super::mock::MockDevice;
     use super::super::template::TemplateBuilder;

@@ -21,7 +21,7 @@ use sluice_core::mmio::QueueId;
 use zerocopy::IntoBytes;
 
 use super::ring::BuildFault;
-use crate::device::Device;
+use super::sink::Sink;
 use crate::device::heap::UsageTag;
 
 /// Descriptors that are made between two writes to the device; they stay in the first-level cache.
@@ -123,11 +123,11 @@ impl<T: Descriptor + PartialEq> Half<T> {
     }
 
     /// Writes the descriptors to device memory, addresses shifted.
-    fn write<D: Device>(&self, device: &D, at: DevAddr, shifts: &[Shift]) -> Result<(), Fault> {
+    fn write(&self, sink: &impl Sink, at: DevAddr, shifts: &[Shift]) -> Result<(), Fault> {
         let mut batch: Vec<T> = Vec::with_capacity(BATCH);
         let mut at = at;
         let mut flush = |batch: &mut Vec<T>| {
-            device.write(at, batch.as_bytes())?;
+            sink.put(at, batch.as_bytes())?;
             at = at.offset(batch.as_bytes().len() as u64);
             batch.clear();
             Ok(())
@@ -152,11 +152,25 @@ impl<T: Descriptor + PartialEq> Half<T> {
 pub(super) struct Template {
     queue: QueueId,
     tag: UsageTag,
+    used: u32,
     size: RingSize,
     tx: Half<TxDesc>,
     rx: Half<RxDesc>,
     /// In the order of their first use.
     reaches: Box<[Reach]>,
+}
+
+/// The outside of a ring.
+#[derive(Clone, Debug)]
+pub(super) struct RingShape {
+    /// The queue that runs it.
+    pub(super) queue: QueueId,
+    /// Descriptors of each half that move bytes.
+    pub(super) used: u32,
+    /// Slots per half.
+    pub(super) size: RingSize,
+    /// The variables whose addresses it holds.
+    pub(super) vars: Vec<VarId>,
 }
 
 /// Collects the transfers of one queue.
@@ -238,7 +252,8 @@ impl TemplateBuilder {
         }
         self.tx.runs.shrink_to_fit();
         self.rx.runs.shrink_to_fit();
-        Ok(Some(Template { queue, tag, size, tx: self.tx, rx: self.rx, reaches: self.reaches.into() }))
+        let (used, reaches) = (self.descriptors, self.reaches.into());
+        Ok(Some(Template { queue, tag, used, size, tx: self.tx, rx: self.rx, reaches }))
     }
 }
 
@@ -253,6 +268,11 @@ impl Template {
         self.reaches.iter().map(|reach| reach.furthest.var())
     }
 
+    /// What a ring of it looks like.
+    pub(super) fn shape(&self) -> RingShape {
+        RingShape { queue: self.queue, used: self.used, size: self.size, vars: self.vars().collect() }
+    }
+
     /// The queue that runs it.
     pub(super) fn queue(&self) -> QueueId {
         self.queue
@@ -263,15 +283,10 @@ impl Template {
         self.tag
     }
 
-    /// Slots of each half of its rings.
-    pub(super) fn size(&self) -> RingSize {
-        self.size
-    }
-
     /// Writes both halves to device memory, TX at the first address and RX at the second, resolved by `place`.
-    pub(super) fn write<D: Device>(
+    pub(super) fn write(
         &self,
-        device: &D,
+        sink: &impl Sink,
         [tx, rx]: [DevAddr; 2],
         place: impl Fn(VarId) -> Option<Placement>,
     ) -> Result<(), BuildFault> {
@@ -281,8 +296,8 @@ impl Template {
         };
         let shifts = std::iter::once(Ok(Shift::NONE)).chain(self.reaches.iter().map(shift));
         let shifts = shifts.collect::<Result<Box<[Shift]>, BuildFault>>()?;
-        self.tx.write(device, tx, &shifts)?;
-        self.rx.write(device, rx, &shifts)?;
+        self.tx.write(sink, tx, &shifts)?;
+        self.rx.write(sink, rx, &shifts)?;
         Ok(())
     }
 }
@@ -297,6 +312,7 @@ mod tests {
 
     use super::super::mock::MockDevice;
     use super::*;
+    use crate::device::Device;
     use crate::device::heap::DeviceBlock;
 
     /// One transfer: source and destination as (variable, or `None` for a fixed address; offset), and bytes.
@@ -327,7 +343,7 @@ mod tests {
         place: impl Fn(VarId) -> Option<Placement>,
     ) -> ([DeviceBlock; 2], [DevAddr; 2]) {
         let heap = device.heap();
-        let blocks = [(); 2].map(|()| heap.alloc(template.size().bytes(), 256, template.tag()).unwrap());
+        let blocks = [(); 2].map(|()| heap.alloc(template.size.bytes(), 256, template.tag()).unwrap());
         let ring = [blocks[0].at(), blocks[1].at()];
         template.write(device, ring, place).unwrap();
         (blocks, ring)
@@ -391,8 +407,8 @@ mod tests {
                 places([1 << 32, 2 << 32, 3 << 32])(var)
             };
             write(&device, &template, place);
-            assert_eq!((looks.get(), device.written_bytes() - before), (3, 2 * template.size().bytes()));
-            assert!(template.size().descriptors() < rows as u32 + 32);
+            assert_eq!((looks.get(), device.written_bytes() - before), (3, 2 * template.size.bytes()));
+            assert!(template.size.descriptors() < rows as u32 + 32);
         }
     }
 
@@ -424,7 +440,7 @@ mod tests {
             let place = |var: Option<u32>, offset| {
                 AddrWord(var.map_or(FIXED.0, |var| bases[var as usize]) + offset)
             };
-            let copies = copies(&device, template.size(), ring);
+            let copies = copies(&device, template.size, ring);
             let mut left = copies.iter();
             for (from, to, offset, bytes) in plan {
                 let mut moved = 0;

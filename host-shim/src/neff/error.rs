@@ -133,7 +133,7 @@ const SHOWN_CHARS: usize = 80;
 
 /// Foreign text inside an error: escaped, so that it stays on its line, and cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bare<'a>(pub(super) &'a str);
+pub(crate) struct Bare<'a>(pub(crate) &'a str);
 
 impl Display for Bare<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

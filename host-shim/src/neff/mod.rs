@@ -38,6 +38,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use archive::Archive;
+pub(crate) use error::Bare;
 use error::Place;
 pub use error::{NeffError, NeffFault};
 pub use header::{HEADER_BYTES, Header, Package, SUPPORTED_FEATURES};

@@ -44,6 +44,14 @@ fn what_is_packed_can_be_inspected() {
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
         assert_eq!(json["subgraphs"][0]["vars"][0]["name"], "a");
         assert_eq!(json["subgraphs"][1]["engines"][0]["blocks"][1]["pairs"], 257);
+        let gather = &json["build"]["tpbs"][0];
+        assert_eq!(gather["contract"][2]["name"], "own0");
+        let ring = &gather["rings"][1];
+        assert_eq!((&ring["queue"], &ring["dynamic"]), (&"q_in".into(), &true.into()));
+        // 256 + 128 pairs; a linear ring has 16 more slots.
+        assert_eq!((&ring["descriptors"], &ring["allocated"]), (&384.into(), &400.into()));
+        assert_eq!(ring["bytes"], 2 * 16 * 400);
+        assert_eq!(json["refused"], serde_json::Value::Null);
     }
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
 }

@@ -1,15 +1,18 @@
-//! `sluice inspect`: what a compiled model says.
+//! `sluice inspect`: what a compiled model says, and what a load and a build make of it.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use serde::Serialize;
 use sluice_core::exec::NrtStatus;
+use sluice_host::kbl::{self, Plan};
+use sluice_host::neff::inspect::Summary;
 use sluice_host::neff::{Neff, NeffError, ReadOptions};
 
 use crate::output;
 
-/// Show what is in a compiled model
+/// Show what is in a compiled model, and what is built for it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Compiled model
@@ -25,14 +28,39 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = ReadOptions { verify_hash: args.verify_hash, ..ReadOptions::default() };
     let neff = Neff::open(&args.file, &options).map_err(with_status)?;
-    let summary = neff.summary();
-    let text = if args.json {
-        format!("{}\n", serde_json::to_string_pretty(&summary)?)
-    } else {
-        summary.to_string()
+    let (build, refused) = match kbl::plan(&neff) {
+        Ok(plan) => (Some(plan), None),
+        Err(error) => (None, Some(refusal(&error, error.status()).to_string())),
     };
+    let page = Page { container: neff.summary(), build, refused };
+    let text =
+        if args.json { format!("{}\n", serde_json::to_string_pretty(&page)?) } else { page.to_string() };
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A container, and what a runtime would make of it.
+#[derive(Serialize)]
+struct Page<'a> {
+    #[serde(flatten)]
+    container: Summary<'a>,
+    /// What would be loaded and built.
+    build: Option<Plan>,
+    /// Why nothing would.
+    refused: Option<String>,
+}
+
+impl Display for Page<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.container)?;
+        if let Some(build) = &self.build {
+            write!(f, "\nWhat is built\n{build}")?;
+        }
+        if let Some(refused) = &self.refused {
+            writeln!(f, "\nCannot be loaded: {refused}")?;
+        }
+        Ok(())
+    }
 }
 
 /// A refused container with the status that a runtime reports for it.
