@@ -153,6 +153,32 @@ fn no_record_at_all() {
     assert!(seen.sequences.is_empty());
 }
 
+#[test]
+fn a_session_that_is_stopped_before_its_lanes_have_looked_ends_at_once() {
+    // However soon the stop comes: lanes are asked to flush only once they have attached.
+    let load = Load { records: 0, ..MILLION };
+    let (device, heap, _, config) = prepare(&load);
+    let started = heap.usage();
+    for _ in 0..200 {
+        let keep = Box::new(Keep::default());
+        let session = Session::start(&device, &heap, config.clone(), keep).expect("a session");
+        let account = session.stop().expect("an account");
+        assert!(account.is_lossless(), "{account:?}");
+        assert_eq!(heap.usage(), started);
+    }
+}
+
+#[test]
+fn memory_that_lanes_may_still_write_is_not_used_again() {
+    let (device, heap, boot, config) = prepare(&MILLION);
+    let started = heap.usage();
+    drop(Session::start(&device, &heap, config.clone(), Box::new(Keep::default())).expect("a session"));
+    assert!(heap.usage().free_bytes < started.free_bytes);
+    boot.set_workload(0).expect("boot block");
+    let session = Session::start(&device, &heap, config, Box::new(Keep::default())).expect("a session");
+    assert!(session.stop().expect("an account").is_lossless());
+}
+
 /// A sink that fails in the worst way.
 struct Panics;
 

@@ -91,7 +91,7 @@ wire_enum! {
         FLUSHED = 3, "flushed";
         /// Took the host for gone; loses records instead of waiting until the host shows life.
         HOST_GONE = 4, "host_gone";
-        /// Has nothing to record.
+        /// Has no recorder. The host writes it before a lane attaches.
         IDLE = 5, "idle";
     }
 }

@@ -84,13 +84,15 @@ impl<M: Memory, const CORES: usize> SwimlaneRecorder<M, CORES> {
                 break;
             }
         }
-        Ok(Self {
+        let recorder = Self {
             lane: attachment.lane(memory, lane)?,
             level,
             tasks,
             sched: attachment.pool(memory, Instance(lane.0))?,
             orch: decodes_requests.then(|| attachment.pool(memory, Instance(0))).transpose()?,
-        })
+        };
+        recorder.lane.show(LaneActivity::RUNNING);
+        Ok(recorder)
     }
 
     /// Records a task of `core`. A core that the lane does not own is not recorded.

@@ -2,7 +2,9 @@
 
 use std::mem::offset_of;
 
-use sluice_core::layout::extension::{self, Extension, GateScope as WireScope, Head, Service};
+use sluice_core::layout::extension::{
+    self, Extension, GateScope as WireScope, Head, LaneActivity, LaneStatus, Service,
+};
 use sluice_core::layout::swimlane::Level;
 use sluice_core::layout::{self, EnableMask, Instance, PoolKind, Region, Shape, SubsystemId, swimlane};
 use sluice_core::mem::{CopyMemory, DevAddr, Fault, Word};
@@ -168,6 +170,7 @@ impl Plan {
             directory: Directory::new(pools),
             slabs,
         };
+        plan.write_lanes(config, memory)?;
         plan.write_header(config, memory)?;
         plan.write_head(config, memory)?;
         Ok(plan)
@@ -192,6 +195,22 @@ impl Plan {
     /// Address of the word that says that no host serves.
     pub fn host_detached(&self) -> DevAddr {
         self.service_word(offset_of!(Service, host_detached))
+    }
+
+    /// Address of a word of what `lane` says of itself, if there is such a lane.
+    pub fn lane_word(&self, lane: u32, offset: usize) -> Option<DevAddr> {
+        let line = self.extension.lane(SubsystemId::Swimlane, layout::Lane(lane))?;
+        Some(self.extension_block.at().offset((line + offset) as u64))
+    }
+
+    /// No lane has attached yet.
+    fn write_lanes<M: CopyMemory>(&self, config: &SwimlaneConfig, memory: &M) -> Result<(), Fault> {
+        let words =
+            (0..config.shape.lanes()).filter_map(|lane| self.lane_word(lane, offset_of!(LaneStatus, state)));
+        for word in words {
+            memory.word(word)?.try_store(LaneActivity::IDLE.0)?;
+        }
+        Ok(())
     }
 
     fn write_header<M: CopyMemory>(&self, config: &SwimlaneConfig, memory: &M) -> Result<(), Fault> {

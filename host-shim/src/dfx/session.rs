@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sluice_core::exec::{HostBoot, Recorders};
-use sluice_core::layout::extension::{Answer, AnswerCode, Heartbeat, LaneStatus, PoolStatus};
+use sluice_core::layout::extension::{Answer, AnswerCode, Heartbeat, LaneActivity, LaneStatus, PoolStatus};
 use sluice_core::layout::{self, EnableMask, SUBSYSTEMS, SubsystemId, extension};
 use sluice_core::mem::{DevAddr, Fault, LongPeer, Memory, Own, Peer, Word};
 use sluice_core::producer::{DropCause, Rules};
@@ -47,14 +47,20 @@ pub enum SessionError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// Device memory could not be reached.
-    #[error("profiling session: {0}")]
+    #[error(transparent)]
     Fault(#[from] Fault),
     /// The device does not understand the extension block.
     #[error("device refused the extension block: {}", .0.name().unwrap_or("unknown answer"))]
     Refused(AnswerCode),
     /// A thread could not be started.
-    #[error("thread of the profiling session: {0}")]
-    Thread(#[from] std::io::Error),
+    #[error("cannot start the {role} thread of the profiling session")]
+    Thread {
+        /// What it is for.
+        role: &'static str,
+        /// Why.
+        #[source]
+        error: std::io::Error,
+    },
     /// A thread of the session panicked; what it held is lost.
     #[error("the {0} thread of the profiling session panicked")]
     Panicked(&'static str),
@@ -64,7 +70,9 @@ pub enum SessionError {
 /// not collected by then is lost.
 pub struct Session<D: Device> {
     device: Arc<D>,
-    plan: Plan,
+    plan: Arc<Plan>,
+    /// Whether every lane has, so that none writes the session's memory any more.
+    flushed: bool,
     config: SwimlaneConfig,
     boot: HostBoot<D::Mem>,
     orders: Arc<Orders>,
@@ -99,7 +107,9 @@ impl<D: Device> Session<D> {
             Collector::new(memory.clone(), plan.region, Arc::clone(&directory), collect, returned, sink);
         let mut session = Self {
             device: Arc::clone(device),
-            plan,
+            plan: Arc::new(plan),
+            // None has attached yet.
+            flushed: true,
             config,
             boot,
             orders: Arc::clone(&orders),
@@ -107,9 +117,9 @@ impl<D: Device> Session<D> {
             service: None,
             collector: None,
         };
-        let name = |role: &str| std::thread::Builder::new().name(format!("sluice-{role}"));
-        session.collector = Some(name("collect").spawn(move || collector.run(&orders))?);
-        session.service = Some(name("serve").spawn(move || service.run())?);
+        session.collector = Some(spawn("collect", move || collector.run(&orders))?);
+        session.service = Some(spawn("serve", move || service.run())?);
+        session.flushed = false;
         session.boot.attach_recorders(&session.recorders())?;
         device.wake_lanes();
         Ok(session)
@@ -135,20 +145,34 @@ impl<D: Device> Session<D> {
     }
 
     /// Asks the lanes to flush, serves them until they have, and adds up. Blocks until every lane has flushed or its deadline
-    /// and a second more have passed.
+    /// and a second more have passed. The memory of a session whose lanes have not flushed is not used again: they may still
+    /// write it.
     ///
     /// # Errors
     /// [`SessionError`] when the device's memory cannot be reached any more or a thread panicked.
     pub fn stop(mut self) -> Result<Account, SessionError> {
+        let limit = Instant::now() + self.deadline() + FLUSH_GRACE;
+        // A lane that was told to stop before it ever attached would say nothing.
+        let attached =
+            self.wait_lanes(limit, offset_of!(LaneStatus, state), |state| state != LaneActivity::IDLE.0);
+        // A device that refuses has attached nothing.
+        self.flushed = matches!(attached, Err(SessionError::Refused(_)));
+        attached?;
         self.boot.stop_recorders()?;
         self.device.wake_lanes();
-        let lanes_missing = self.wait_flushed()?;
+        let lanes_missing =
+            self.wait_lanes(limit, offset_of!(LaneStatus, flushed), |flushed| flushed == 1)?;
+        self.flushed = lanes_missing == 0;
         let (counts, collected) = self.end_threads()?;
         self.account(lanes_missing, counts, &collected)
     }
 
     fn end_threads(&mut self) -> Result<(ServiceCounts, Collected), SessionError> {
         self.orders.stop.store(true, Ordering::Release);
+        if self.service.is_none() {
+            // Nobody else tells the collector.
+            self.orders.collector_stop.store(true, Ordering::Release);
+        }
         let service = self.service.take().map(JoinHandle::join);
         let collected = self.collector.take().map(JoinHandle::join);
         let mut service = match service {
@@ -168,21 +192,23 @@ impl<D: Device> Session<D> {
         Duration::from_secs_f64(cycles as f64 / self.device.frequency_hz() as f64)
     }
 
-    /// Waits until every lane reports flushed. Returns how many did not. A device that refused the extension block has
-    /// attached no recorder, so nothing is waited for.
-    fn wait_flushed(&self) -> Result<u32, SessionError> {
-        let limit = Instant::now() + self.deadline() + FLUSH_GRACE;
-        let mut flushed = Vec::new();
-        for lane in 0..self.config.shape.lanes() {
-            flushed.push(Peer::new(self.lane_word(lane, offset_of!(LaneStatus, flushed))?));
-        }
+    /// Waits until the word at `offset` of what each lane says of itself is `as_wanted`. Returns of how many it is not by
+    /// `limit`. A device that refused the extension block has attached no recorder, so nothing is waited for.
+    fn wait_lanes(
+        &self,
+        limit: Instant,
+        offset: usize,
+        as_wanted: impl Fn(u32) -> bool,
+    ) -> Result<u32, SessionError> {
+        let words = (0..self.config.shape.lanes()).map(|lane| self.lane_word(lane, offset).map(Peer::new));
+        let words = words.collect::<Result<Vec<_>, Fault>>()?;
         loop {
             let seen = self.device.progress();
             let answer = AnswerCode(self.answer()?);
             if answer != AnswerCode::NONE && answer != AnswerCode::ACCEPTED {
                 return Err(SessionError::Refused(answer));
             }
-            let missing = flushed.iter().filter(|flushed| flushed.observe() != 1).count() as u32;
+            let missing = words.iter().filter(|word| !as_wanted(word.observe())).count() as u32;
             if missing == 0 || Instant::now() >= limit {
                 return Ok(missing);
             }
@@ -265,6 +291,17 @@ impl<D: Device> Session<D> {
 
 impl<D: Device> Drop for Session<D> {
     fn drop(&mut self) {
+        self.end();
+        if !self.flushed {
+            tracing::warn!("lanes may still record: the memory of their session is not used again");
+            std::mem::forget(Arc::clone(&self.plan));
+        }
+    }
+}
+
+impl<D: Device> Session<D> {
+    /// Ends the threads that are left.
+    fn end(&mut self) {
         if self.service.is_none() && self.collector.is_none() {
             return;
         }
@@ -276,12 +313,16 @@ impl<D: Device> Drop for Session<D> {
 }
 
 fn lane_word<M: Memory>(memory: &M, plan: &Plan, lane: u32, offset: usize) -> Result<M::Word, Fault> {
-    let at = plan.extension_block.at();
-    let line = plan
-        .extension
-        .lane(SubsystemId::Swimlane, layout::Lane(lane))
-        .ok_or(Fault::OutOfRange { at, bytes: size_of::<LaneStatus>() as u64 })?;
-    memory.word(at.offset((line + offset) as u64))
+    let (at, bytes) = (plan.extension_block.at(), size_of::<LaneStatus>() as u64);
+    memory.word(plan.lane_word(lane, offset).ok_or(Fault::OutOfRange { at, bytes })?)
+}
+
+fn spawn<T: Send + 'static>(
+    role: &'static str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, SessionError> {
+    let thread = std::thread::Builder::new().name(format!("sluice-{role}")).spawn(run);
+    thread.map_err(|error| SessionError::Thread { role, error })
 }
 
 #[expect(clippy::too_many_arguments, reason = "builds the one value that needs them all")]

@@ -131,6 +131,11 @@ impl Capture {
         Box::new(CaptureSink { writer, collected, time: self.time })
     }
 
+    /// Length of the capture so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.writer.bytes()
+    }
+
     /// Records in the capture so far.
     pub(crate) fn collected(&self) -> u64 {
         self.collected.records.load(Ordering::Relaxed)
@@ -204,7 +209,13 @@ impl Capture {
         self.note(Artefacts::CAPTURE, self.writer.append_clock_pairs(&[last]));
         let mut summary = Summary { report, pools };
         self.note(Artefacts::CAPTURE, self.writer.append_summary(&summary));
-        self.note(&summary.report.artefacts.trace, self.write_trace(&summary.report));
+        match self.write_trace(&summary.report, interrupt) {
+            Err(_) if interrupt.is_overdue() => {
+                let text = "trace: left out after the signal, `sluice export` makes it from the capture";
+                summary.report.unverified.push(text.into());
+            }
+            written => self.note(&summary.report.artefacts.trace, written),
+        }
         let report = &mut summary.report;
         report.wrong.append(&mut self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
         let json = report.to_json();
@@ -226,11 +237,11 @@ impl Capture {
 }
 
 impl Capture {
-    fn write_trace(&self, report: &Report) -> anyhow::Result<()> {
+    fn write_trace(&self, report: &Report, interrupt: &Interrupt) -> anyhow::Result<()> {
         let mut reader = self.reader()?;
-        folder::write_file(&self.folder.path_of(&report.artefacts.trace), |out| {
-            perfetto::write(&mut reader, out)
-        })?;
+        let path = self.folder.path_of(&report.artefacts.trace);
+        let doing = format!("writing {}", path.display());
+        folder::write_file(&path, |out| perfetto::write(&mut reader, &mut interrupt.guard(out, &doing)))?;
         Ok(())
     }
 }
