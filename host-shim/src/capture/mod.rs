@@ -22,11 +22,13 @@
 //!
 //! # How the file comes to be
 //!
-//! [`Writer::create`] makes a file of a fresh name in the destination folder (`O_EXCL`, `O_NOFOLLOW`, mode 0600: a
-//! capture may hold the bytes of tensors), writes the header, and renames it to its final name at once, before the
-//! run starts. So a symbolic link at the destination is replaced and never followed, a reader of an older capture
+//! [`Writer::create`] makes a file of a fresh name in the destination folder, which is locked for this run
+//! ([`RunFolder`]): `O_EXCL`, `O_NOFOLLOW`, mode 0600, because a capture may hold the bytes of tensors. It writes the
+//! header, removes the artefacts of an earlier run, and renames the file to its final name at once, before the run
+//! starts. So a symbolic link at the destination is replaced and never followed, a reader of an older capture
 //! keeps its file, a folder that cannot be written is known before anything ran, and a crash leaves the capture
-//! under the name it was promised.
+//! under the name it was promised, and nothing of another run beside it. Reading back goes through the open file
+//! ([`Writer::reader`]).
 //!
 //! # Bounds of the reader
 //!

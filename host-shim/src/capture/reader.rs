@@ -13,6 +13,7 @@
 use core::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use zerocopy::FromBytes;
@@ -140,6 +141,40 @@ pub enum Segment<'a> {
     End(Box<Summary>),
     /// Written by a later version.
     Unknown(Kind),
+}
+
+/// An open file with a place of its own to read at, so that a writer of the same file is not disturbed.
+#[derive(Debug)]
+pub struct FileView {
+    file: File,
+    offset: u64,
+}
+
+impl FileView {
+    /// At the start of `file`.
+    pub fn new(file: File) -> Self {
+        Self { file, offset: 0 }
+    }
+}
+
+impl Read for FileView {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let got = self.file.read_at(bytes, self.offset)?;
+        self.offset += got as u64;
+        Ok(got)
+    }
+}
+
+impl Seek for FileView {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let offset = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::End(by) => self.file.metadata()?.len().checked_add_signed(by),
+            SeekFrom::Current(by) => self.offset.checked_add_signed(by),
+        };
+        self.offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.offset)
+    }
 }
 
 /// Reads a capture segment by segment.

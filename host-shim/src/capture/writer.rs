@@ -4,16 +4,17 @@
 //! checksum of the payload is computed before the lock is taken, so collectors wait for one another only while the
 //! kernel copies.
 
-use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::fs::{self, File};
+use std::io::{self, BufReader, IoSlice, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use zerocopy::{Immutable, IntoBytes};
 
-use super::folder;
+use super::folder::{self, RunFolder};
 use super::format::{ALIGN_BYTES, FileHeader, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, SegmentHead};
 use super::payload::{BufferHeader, ClockPair, FreezeEvent, HostPhase, LossNote, Manifest, Summary};
+use super::reader::{FileView, ReadError, Reader};
 
 /// What a capture is written to.
 pub trait Storage: Write + Send {
@@ -55,13 +56,28 @@ struct State<S> {
 }
 
 impl Writer<File> {
-    /// Creates the capture at `path`, replacing what stands there; see the module text of
-    /// [`capture`](super) for how.
-    pub fn create(path: &Path, header: &FileHeader) -> io::Result<Self> {
-        let staged = folder::Staged::create(path, 0o600)?;
+    /// Creates the capture `name` in `folder`, in place of all artefacts that an earlier run left there; see the module
+    /// text of [`capture`](super) for how.
+    pub fn create(folder: &RunFolder, name: &str, header: &FileHeader) -> io::Result<Self> {
+        let staged = folder::Staged::create(&folder.path_of(name), 0o600)?;
         let writer = Self::start(staged.file().try_clone()?, header)?;
+        folder.clear()?;
         staged.commit()?;
         Ok(writer)
+    }
+
+    /// Reads what has been written so far, from the very file: whatever has its name by now.
+    pub fn reader(&self) -> Result<Reader<BufReader<FileView>>, ReadError> {
+        let file = self.lock().storage.try_clone()?;
+        Reader::new(BufReader::with_capacity(1 << 16, FileView::new(file)))
+    }
+
+    /// Whether the file is the one that stands at `path`.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            there => Ok(folder::is_same(&there?, &self.lock().storage.metadata()?)),
+        }
     }
 }
 
@@ -116,7 +132,7 @@ impl<S: Storage> Writer<S> {
         self.append(Kind::MANIFEST, &[], &serde_json::to_vec(manifest)?)
     }
 
-    /// Appends the summary; nothing should follow it.
+    /// Appends the summary; of several the last one counts.
     pub fn append_summary(&self, summary: &Summary) -> io::Result<()> {
         self.append(Kind::END, &[], &serde_json::to_vec(summary)?)
     }
@@ -315,6 +331,35 @@ pub(crate) mod tests {
         writer.lock().storage.room = 4000;
         let error = writer.append_buffer(&header, &[0; 64]).unwrap_err();
         assert!(error.to_string().contains("torn at byte 64"), "{error}");
+    }
+
+    #[test]
+    fn a_capture_is_read_back_from_its_file_whatever_becomes_of_the_name() {
+        let path = std::env::temp_dir().join(format!("sluice-writer-{}", std::process::id()));
+        let folder = RunFolder::prepare(&path, &["capture", "trace"]).unwrap();
+        fs::write(folder.path_of("trace"), "of an earlier run").unwrap();
+        let writer = Writer::create(&folder, "capture", &HEADER).unwrap();
+        assert!(!folder.path_of("trace").exists());
+        let capture = folder.path_of("capture");
+        assert!(writer.is_at(&capture).unwrap());
+        let header = BufferHeader::new(POOL, 0, 1, 32);
+        writer.append_buffer(&header, &[1; 32]).unwrap();
+        fs::remove_file(&capture).unwrap();
+        assert!(!writer.is_at(&capture).unwrap());
+        fs::write(&capture, "another's").unwrap();
+        assert!(!writer.is_at(&capture).unwrap());
+        for records in 1..=2 {
+            let mut reader = writer.reader().unwrap();
+            for _ in 0..records {
+                assert!(matches!(reader.read().unwrap(), Some(Segment::Buffer(..))));
+            }
+            assert!(reader.read().unwrap().is_none());
+            assert_eq!(reader.damages(), []);
+            // Reading moves nothing for the writer.
+            let header = BufferHeader::new(POOL, records, 1, 32);
+            writer.append_buffer(&header, &[2; 32]).unwrap();
+        }
+        fs::remove_dir_all(path).unwrap();
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub struct Report {
     pub gate_scope: String,
     /// By name of the subsystem, those that were on.
     pub dfx: BTreeMap<String, Dfx>,
-    /// File names in the run's folder.
+    /// What this run has written into its folder.
     pub artefacts: Artefacts,
 }
 
@@ -231,20 +231,16 @@ impl Freeze {
     }
 }
 
-/// File names in the run's folder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// File names in the run's folder; absent when the run could not write the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Artefacts {
     /// Opens in Perfetto.
-    pub trace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
     /// Everything that was recorded.
-    pub capture: String,
-}
-
-impl Default for Artefacts {
-    fn default() -> Self {
-        Self { trace: Self::TRACE.into(), capture: Self::CAPTURE.into() }
-    }
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<String>,
 }
 
 impl Artefacts {
@@ -276,7 +272,10 @@ mod tests {
 
     #[test]
     fn the_keys_are_those_that_other_tools_rely_on() {
-        let report = Report { dfx: [("swimlane".to_owned(), Dfx::default())].into(), ..Report::default() };
+        let artefacts =
+            Artefacts { trace: Some(Artefacts::TRACE.into()), capture: Some(Artefacts::CAPTURE.into()) };
+        let dfx = [("swimlane".to_owned(), Dfx::default())].into();
+        let report = Report { dfx, artefacts, ..Report::default() };
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         for path in [
             "/device",
@@ -316,6 +315,7 @@ mod tests {
         }
         assert_eq!(json["artefacts"]["trace"], "trace.pftrace");
         assert!(json.pointer("/dfx/pmu").is_none());
+        assert_eq!(serde_json::to_value(Artefacts::default()).unwrap(), serde_json::json!({}));
         let tensor = serde_json::to_value(Tensor::default()).unwrap();
         assert_eq!(tensor, serde_json::json!({"name": "", "size": 0, "tpb": 0, "var_id": 0, "pa": 0}));
     }

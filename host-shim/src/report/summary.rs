@@ -13,6 +13,8 @@ pub struct Page<'a> {
     pub report: &'a Report,
     /// Where its files are.
     pub folder: Option<&'a Path>,
+    /// Whether the report stands there too.
+    pub has_report: bool,
 }
 
 /// Width of the column that says what a line is about.
@@ -31,10 +33,17 @@ impl fmt::Display for Page<'_> {
         self.records(f)?;
         if let Some(folder) = self.folder {
             let Artefacts { trace, capture } = &report.artefacts;
-            line(f, "trace", format_args!("{} (open in ui.perfetto.dev)", folder.join(trace).display()))?;
-            line(f, "report", folder.join(Artefacts::REPORT).display())?;
-            line(f, "capture", folder.join(capture).display())?;
-            line(f, "", format_args!("check it with: sluice check {}", folder.join(capture).display()))?;
+            if let Some(trace) = trace {
+                line(f, "trace", format_args!("{} (open in ui.perfetto.dev)", folder.join(trace).display()))?;
+            }
+            if self.has_report {
+                line(f, "report", folder.join(Artefacts::REPORT).display())?;
+            }
+            if let Some(capture) = capture {
+                let capture = folder.join(capture);
+                line(f, "capture", capture.display())?;
+                line(f, "", format_args!("check it with: sluice check {}", capture.display()))?;
+            }
         }
         for wrong in &report.wrong {
             line(f, "wrong", wrong)?;
@@ -251,13 +260,18 @@ mod tests {
             verified: Verified { output_bytes: 64 << 20, outputs: 1_000, swaps: 12_000, records: 18_000 },
             kbl: Kbl { build_hits: 999, build_misses: 1, tickets: 1_000, timeouts: 0 },
             dfx: [("swimlane".to_owned(), dfx)].into(),
+            artefacts: Artefacts { trace: Some("trace.pftrace".into()), capture: Some("capture.slc".into()) },
             ..Report::default()
         }
     }
 
+    fn page_in_folder(report: &Report) -> String {
+        Page { report, folder: Some(Path::new("out")), has_report: true }.to_string()
+    }
+
     #[test]
     fn a_good_run_reads_like_this() {
-        let page = Page { report: &report(), folder: Some(Path::new("out")) }.to_string();
+        let page = page_in_folder(&report());
         let expected = "\
 gather on sim a2a3, gate scope all, run 000000000beef
 executed    1,000 executions on 2 subgraphs in 1.84 s
@@ -281,6 +295,13 @@ result      nothing lost, all verified
     }
 
     #[test]
+    fn only_what_was_written_is_named() {
+        let unwritten = Report { artefacts: Artefacts::default(), ..report() };
+        let page = Page { report: &unwritten, folder: Some(Path::new("out")), has_report: false }.to_string();
+        assert!(!page.contains("out/"), "{page}");
+    }
+
+    #[test]
     fn what_went_wrong_is_said_plainly() {
         let mut bad = report();
         bad.lossless = false;
@@ -294,7 +315,7 @@ result      nothing lost, all verified
         swimlane.freezes =
             Freezes { fq: Freeze { count: 1, total_ns: 2_000, max_ns: 2_000 }, ..Freezes::default() };
         swimlane.high_water = HighWater { ready: 3, free_low: 0 };
-        let page = Page { report: &bad, folder: None }.to_string();
+        let page = Page { report: &bad, folder: None, has_report: false }.to_string();
         for line in [
             "lost        swimlane: 1,000 records by corrupt",
             "freezes     swimlane fq: 1 freeze, 2.0 us together, longest 2.0 us",
@@ -313,7 +334,7 @@ result      nothing lost, all verified
     #[test]
     fn a_workload_without_a_model_shows_its_records() {
         let stress = Report { model: Model { name: "stress".into(), ..Model::default() }, ..report() };
-        let page = Page { report: &stress, folder: None }.to_string();
+        let page = Page { report: &stress, folder: None, has_report: false }.to_string();
         assert!(!page.contains("executed") && !page.contains("verified  "), "{page}");
         assert!(page.ends_with("result      nothing lost\n"), "{page}");
     }

@@ -1,11 +1,12 @@
 //! `sluice run`, `stress`, `check`, `export` and `report` as a person calls them, on the simulated device.
 
 mod captures;
+mod folder;
 mod run;
 mod stress;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -66,4 +67,18 @@ fn text(bytes: &[u8]) -> &str {
 fn check(capture: &Path) -> (Value, i32) {
     let output = sluice(&["check", "--json", capture.to_str().unwrap()]);
     (serde_json::from_slice(&output.stdout).unwrap(), code(&output))
+}
+
+/// Starts a command that would take for ever, and returns once its capture grows.
+fn endless(folder: &Folder, args: &[&str]) -> Child {
+    let child = command().args(args).args(["--out", folder.out()]).stdout(Stdio::piped()).spawn().unwrap();
+    let capture = folder.path("capture.slc");
+    while std::fs::metadata(&capture).map_or(0, |file| file.len()) < 100_000 {
+        std::thread::yield_now();
+    }
+    child
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }

@@ -1,10 +1,11 @@
 //! Records as fast as lanes make them, with few buffers, a host that stands still, and signals.
 
-use std::process::{Child, Command, Stdio};
-
 use serde_json::{Value, json};
 
-use crate::{Folder, check, code, command, sluice, text};
+use crate::{Folder, check, code, endless, signal, sluice, text};
+
+/// A workload that would take for ever.
+const STRESS: [&str; 6] = ["stress", "--json", "--records", "1000000000000", "--buffers", "1"];
 
 fn stress(folder: &Folder, args: &[&str]) -> Value {
     let output = sluice(&[&["stress", "--json", "--out", folder.out()], args].concat());
@@ -52,26 +53,11 @@ fn a_host_that_stands_still_costs_a_freeze_and_no_record() {
     }
 }
 
-/// Starts a workload that would take for ever, and returns once its capture grows.
-fn endless(folder: &Folder, more: &[&str]) -> Child {
-    let args = ["stress", "--json", "--records", "1000000000000", "--buffers", "1", "--out", folder.out()];
-    let child = command().args(args).args(more).stdout(Stdio::piped()).spawn().unwrap();
-    let capture = folder.path("capture.slc");
-    while std::fs::metadata(&capture).map_or(0, |file| file.len()) < 100_000 {
-        std::thread::yield_now();
-    }
-    child
-}
-
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-}
-
 #[test]
 fn signals_stop_the_workload_with_whole_artefacts() {
     for (name, status) in [("-INT", 130), ("-TERM", 143)] {
         let folder = Folder::new(&format!("signal{name}"));
-        let child = endless(&folder, &[]);
+        let child = endless(&folder, &STRESS);
         signal(&child, name);
         signal(&child, name);
         let output = child.wait_with_output().unwrap();
@@ -88,7 +74,7 @@ fn signals_stop_the_workload_with_whole_artefacts() {
 #[test]
 fn a_killed_run_leaves_a_capture_that_is_read_up_to_its_end() {
     let folder = Folder::new("killed");
-    let mut child = endless(&folder, &[]);
+    let mut child = endless(&folder, &STRESS);
     child.kill().unwrap();
     child.wait().unwrap();
     let capture = folder.path("capture.slc");

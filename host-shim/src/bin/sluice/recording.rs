@@ -1,8 +1,8 @@
 //! What `run` and `stress` have in common: a capture that fills while a session records, and its end.
 //!
 //! ```text
-//!  folder proven writable ─► capture created ─► manifest, clocks ─► session … stopped
-//!      ─► phases, losses, clocks ─► report ─► summary ─► trace, report.json
+//!  folder locked, proven writable ─► capture created ─► manifest, clocks ─► session … stopped
+//!      ─► phases, losses, clocks ─► report ─► summary ─► trace ─► summary that names it ─► report.json
 //! ```
 
 use std::collections::BTreeMap;
@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use sluice_core::layout::SubsystemId;
 use sluice_core::mem::Clock;
 use sluice_host::capture::payload::NO_LANE;
+use sluice_host::capture::reader::FileView;
 use sluice_host::capture::{
     BufferHeader, ClockPair, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote, Manifest, Pool,
-    PoolTotals, Reader, RunFolder, RunId, Subsystem, Summary, Writer, folder,
+    PoolTotals, Reader, RunFolder, RunId, Subsystem, Summary, Writer,
 };
 use sluice_host::dfx::{self, Account, BufferMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
@@ -75,8 +76,8 @@ impl Capture {
             started_unix_ns: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
         };
         let path = folder.path_of(Artefacts::CAPTURE);
-        let writer =
-            Writer::create(&path, &header).with_context(|| format!("cannot write {}", path.display()))?;
+        let writer = Writer::create(&folder, Artefacts::CAPTURE, &header)
+            .with_context(|| format!("cannot write {}", path.display()))?;
         let started = Instant::now();
         let mut time = DeviceTime::new(header.clock_hz);
         let pair = read_clocks(started, clock);
@@ -118,10 +119,7 @@ impl Capture {
     fn note(&self, artefact: &str, written: Result<(), impl std::fmt::Display>) {
         if let Err(error) = written {
             let text = format!("cannot write {}: {error}", self.folder.path_of(artefact).display());
-            let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
-            if !unwritten.contains(&text) {
-                unwritten.push(text);
-            }
+            self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).push(text);
         }
     }
 
@@ -192,41 +190,52 @@ impl Capture {
     }
 
     /// A reader of what has been written so far.
-    pub(crate) fn reader(&self) -> anyhow::Result<Reader<io::BufReader<std::fs::File>>> {
-        Ok(Reader::open(&self.folder.path_of(Artefacts::CAPTURE))?)
+    pub(crate) fn reader(&self) -> anyhow::Result<Reader<io::BufReader<FileView>>> {
+        let path = self.folder.path_of(Artefacts::CAPTURE);
+        let reader = self.writer.reader().with_context(|| format!("cannot read back {}", path.display()))?;
+        let found = reader.header().run;
+        ensure!(found == self.header.run, "{} has been overwritten: it is of run {found}", path.display());
+        Ok(reader)
     }
 
     /// Ends the capture, writes trace and report, and shows the report. The exit code says whether all was good.
     pub(crate) fn finish(
         self,
         clock: &impl Clock,
-        report: Report,
+        mut report: Report,
         pools: Vec<PoolTotals>,
         options: &Recording,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ExitCode> {
         let last = read_clocks(self.started, clock);
         self.note(Artefacts::CAPTURE, self.writer.append_clock_pairs(&[last]));
+        match self.writer.is_at(&self.folder.path_of(Artefacts::CAPTURE)) {
+            Ok(true) => report.artefacts.capture = Some(Artefacts::CAPTURE.into()),
+            Ok(false) => self.note(Artefacts::CAPTURE, Err("it was removed or replaced during the run")),
+            Err(error) => self.note(Artefacts::CAPTURE, Err(error)),
+        }
+        // Once before the trace, which takes long and may be cut short, and once with what became of it.
         let mut summary = Summary { report, pools };
-        self.note(Artefacts::CAPTURE, self.writer.append_summary(&summary));
-        match self.write_trace(&summary.report, interrupt) {
+        self.append_summary(&mut summary);
+        match self.write_trace(interrupt) {
+            Ok(()) => summary.report.artefacts.trace = Some(Artefacts::TRACE.into()),
             Err(_) if interrupt.is_overdue() => {
                 let text = "trace: left out after the signal, `sluice export` makes it from the capture";
                 summary.report.unverified.push(text.into());
             }
-            written => self.note(&summary.report.artefacts.trace, written),
+            failed => self.note(Artefacts::TRACE, failed),
         }
+        self.append_summary(&mut summary);
         let report = &mut summary.report;
-        report.wrong.append(&mut self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        self.take_unwritten(report);
         let json = report.to_json();
-        let written = folder::write_file(&self.folder.path_of(Artefacts::REPORT), |out| {
-            io::Write::write_all(out, json.as_bytes())
-        });
+        let written = self.folder.write(Artefacts::REPORT, |out| io::Write::write_all(out, json.as_bytes()));
+        let has_report = written.is_ok();
         self.note(Artefacts::REPORT, written);
-        report.wrong.append(&mut self.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        self.take_unwritten(report);
         output::print(&match options.json {
             true => report.to_json(),
-            false => Page { report, folder: Some(self.folder.path()) }.to_string(),
+            false => Page { report, folder: Some(self.folder.path()), has_report }.to_string(),
         })?;
         Ok(match interrupt.exit_code() {
             Some(code) => code,
@@ -237,11 +246,25 @@ impl Capture {
 }
 
 impl Capture {
-    fn write_trace(&self, report: &Report, interrupt: &Interrupt) -> anyhow::Result<()> {
+    fn append_summary(&self, summary: &mut Summary) {
+        self.take_unwritten(&mut summary.report);
+        self.note(Artefacts::CAPTURE, self.writer.append_summary(summary));
+    }
+
+    /// Moves what could not be written into the report.
+    fn take_unwritten(&self, report: &mut Report) {
+        for text in self.unwritten.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if !report.wrong.contains(&text) {
+                report.wrong.push(text);
+            }
+        }
+    }
+
+    fn write_trace(&self, interrupt: &Interrupt) -> anyhow::Result<()> {
         let mut reader = self.reader()?;
-        let path = self.folder.path_of(&report.artefacts.trace);
-        let doing = format!("writing {}", path.display());
-        folder::write_file(&path, |out| perfetto::write(&mut reader, &mut interrupt.guard(out, &doing)))?;
+        let doing = format!("writing {}", self.folder.path_of(Artefacts::TRACE).display());
+        self.folder
+            .write(Artefacts::TRACE, |out| perfetto::write(&mut reader, &mut interrupt.guard(out, &doing)))?;
         Ok(())
     }
 }

@@ -20,7 +20,11 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = census(&mut Reader::open(&args.capture)?)?.into_report();
-    let text = if args.json { report.to_json() } else { Page { report: &report, folder: None }.to_string() };
+    let text = if args.json {
+        report.to_json()
+    } else {
+        Page { report: &report, folder: None, has_report: false }.to_string()
+    };
     output::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }

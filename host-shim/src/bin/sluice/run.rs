@@ -133,9 +133,13 @@ fn execute<D: Device>(
         if interrupt.has_come() && capture.bytes() > MAX_HURRIED_BYTES {
             report.unverified.push("records: interrupted, `sluice check` looks at them".into());
         } else {
-            let check = expected.check(&mut capture.reader()?)?;
-            report.verified.records = check.found;
-            report.wrong.extend(check.findings.into_iter().take(MAX_FINDINGS));
+            match capture.reader().and_then(|mut reader| Ok(expected.check(&mut reader)?)) {
+                Ok(check) => {
+                    report.verified.records = check.found;
+                    report.wrong.extend(check.findings.into_iter().take(MAX_FINDINGS));
+                }
+                Err(error) => report.wrong.push(format!("cannot compare the records: {error:#}")),
+            }
         }
     }
     drop(held);
