@@ -46,6 +46,18 @@ impl ErrorClass {
     pub const BAD_INSTRUCTION: Self = Self(4);
     /// The host has given the execution up.
     pub const GIVEN_UP: Self = Self(5);
+    /// A result is NaN or infinite.
+    pub const NUMERIC: Self = Self(6);
+    /// A collective failed.
+    pub const COLLECTIVE: Self = Self(7);
+    /// Device memory has an uncorrectable error.
+    pub const MEMORY: Self = Self(8);
+    /// A core has an uncorrectable error.
+    pub const CORE: Self = Self(9);
+    /// Device memory has an uncorrectable error that can be repaired.
+    pub const REPAIRABLE_MEMORY: Self = Self(10);
+    /// The network proxy failed.
+    pub const NETWORK_PROXY: Self = Self(11);
 
     /// What it means, in words.
     pub const fn name(self) -> &'static str {
@@ -55,6 +67,12 @@ impl ErrorClass {
             Self::PHASE_MISMATCH => "phase mismatch",
             Self::BAD_INSTRUCTION => "bad instruction",
             Self::GIVEN_UP => "given up by the host",
+            Self::NUMERIC => "NaN or infinity",
+            Self::COLLECTIVE => "failed collective",
+            Self::MEMORY => "uncorrectable memory error",
+            Self::CORE => "uncorrectable core error",
+            Self::REPAIRABLE_MEMORY => "uncorrectable but repairable memory error",
+            Self::NETWORK_PROXY => "failed network proxy",
             _ => "unknown error",
         }
     }

@@ -104,6 +104,12 @@ impl NrtStatus {
         match class {
             ErrorClass::OUT_OF_BOUNDS => Self::EXEC_OOB,
             ErrorClass::GIVEN_UP => Self::TIMEOUT,
+            ErrorClass::NUMERIC => Self::EXEC_COMPLETED_WITH_NUM_ERR,
+            ErrorClass::COLLECTIVE => Self::EXEC_HW_ERR_COLLECTIVES,
+            ErrorClass::MEMORY => Self::EXEC_HW_ERR_HBM_UE,
+            ErrorClass::CORE => Self::EXEC_HW_ERR_NC_UE,
+            ErrorClass::REPAIRABLE_MEMORY => Self::EXEC_HW_ERR_REPAIRABLE_HBM_UE,
+            ErrorClass::NETWORK_PROXY => Self::NETWORK_PROXY_FAILURE,
             ErrorClass::DMA_ABORT | ErrorClass::PHASE_MISMATCH => Self::EXEC_HW_ERR_DMA_ABORT,
             _ => Self::EXEC_COMPLETED_WITH_ERR,
         }

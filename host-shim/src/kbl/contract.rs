@@ -9,9 +9,10 @@
 use std::fmt;
 
 use sluice_core::dma::Placement;
-use sluice_core::fmap::{self, ContractEntry, Direction, InsertError, Offence, VarId};
+use sluice_core::fmap::{self, ContractEntry, Direction, Offence, VarId};
 
-use super::set::{Place, Snapshot, Table, TensorSet, table};
+use super::error::LoadError;
+use super::set::{Place, Snapshot, Table, TensorSet, try_table};
 use crate::device::heap::Heap;
 use crate::neff::{Program, Var};
 
@@ -103,23 +104,24 @@ impl Bindings {
 }
 
 impl Contract {
-    pub(super) fn of(program: &Program) -> Result<Self, InsertError> {
+    pub(super) fn of(program: &Program) -> Result<Self, LoadError> {
         let (inputs, outputs) = (program.inputs().collect(), program.outputs().collect());
         Self::new(program.vars.len(), inputs, outputs)
     }
 
-    fn new(vars: usize, inputs: Vec<&Var>, outputs: Vec<&Var>) -> Result<Self, InsertError> {
+    fn new(vars: usize, inputs: Vec<&Var>, outputs: Vec<&Var>) -> Result<Self, LoadError> {
         let mut by_var = vec![None; vars].into_boxed_slice();
         for (order, var) in (0..).zip(inputs.iter().chain(&outputs)) {
             by_var[var.id.0 as usize] = Some(order);
         }
         let side = |vars: Vec<&Var>, direction| {
-            let mut side = table(vars.len());
+            let variables = vars.len();
+            let mut side = try_table(variables).map_err(|_| LoadError::Contract { variables })?;
             for var in vars {
                 let entry = ContractEntry { size_bytes: var.size_bytes, var: var.id, direction };
                 side.insert(var.name.as_bytes(), entry)?;
             }
-            Ok::<_, InsertError>(side)
+            Ok::<_, LoadError>(side)
         };
         let (inputs, outputs) = (side(inputs, Direction::Input)?, side(outputs, Direction::Output)?);
         Ok(Self { inputs, outputs, by_var })

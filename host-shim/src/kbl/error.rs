@@ -65,6 +65,12 @@ pub enum LoadError {
         /// Its alignment.
         align_bytes: u64,
     },
+    /// No host memory for what the program wants bound.
+    #[error("Failed to allocate fmap_t for {variables} variables")]
+    Contract {
+        /// Inputs, or outputs.
+        variables: usize,
+    },
     /// A name that contract tables can't hold.
     #[error(transparent)]
     Name(#[from] InsertError),
@@ -111,7 +117,10 @@ pub enum LoadError {
     #[error("Failed to build dma rings for io: {0}")]
     Ring(#[from] BuildFault),
     /// More exec-queue descriptors than a batch may have.
-    #[error("an execution takes {pairs} exec-queue descriptors, at most {limit}")]
+    #[error(
+        "Cannot copy the descriptors in template to the ring: an execution takes {pairs} exec-queue descriptors, \
+         at most {limit}"
+    )]
     BatchTooLarge {
         /// Pairs needed.
         pairs: u32,
@@ -139,11 +148,10 @@ impl LoadError {
             | Self::OutsideVariable { .. }
             | Self::Address(_)
             | Self::Operation { .. }
-            | Self::Name(_)
-            | Self::BatchTooLarge { .. } => NrtStatus::INVALID,
+            | Self::Name(_) => NrtStatus::INVALID,
             Self::NotEnoughCores { .. } => NrtStatus::LOAD_NOT_ENOUGH_NC,
-            Self::Heap(_) => NrtStatus::RESOURCE,
-            Self::NotStaged { .. } | Self::Device(_) => NrtStatus::FAILURE,
+            Self::Heap(_) | Self::Contract { .. } => NrtStatus::RESOURCE,
+            Self::NotStaged { .. } | Self::Device(_) | Self::BatchTooLarge { .. } => NrtStatus::FAILURE,
             Self::Queue { fault, .. } => fault.status(),
             Self::Ring(fault) => fault.status(),
             Self::Collective(error) => error.status,

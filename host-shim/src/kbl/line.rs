@@ -479,7 +479,7 @@ impl<D: Device> Line<D> {
         for (tpb, (_, image)) in self.tpbs.iter().zip(images) {
             let request = ExecRequest::new(image.entries(), flags);
             let written = device.write(tpb.slot(ticket), &batch::slot_bytes(&request, *increment, ticket.0));
-            written.map_err(|fault| ExecFault::NotStarted { fault })?;
+            written.map_err(|fault| ExecFault::NoRequest { fault })?;
         }
         match &mut self.posted {
             Some(posted) if posted.model == *handle => posted.flags = flags,

@@ -43,6 +43,11 @@ pub enum ExecFault {
         /// A notification queue has run over.
         overflow: bool,
     },
+    /// The request could not be handed to the device, and the execution was not started.
+    NoRequest {
+        /// Why.
+        fault: Fault,
+    },
     /// The execution was not started on this TPB.
     NotStarted {
         /// Why.
@@ -61,7 +66,7 @@ impl ExecFault {
                 NrtStatus::EXEC_SW_NQ_OVERFLOW
             }
             Self::Disorder { .. } | Self::Missing { .. } => NrtStatus::EXEC_COMPLETED_WITH_ERR,
-            Self::NotStarted { .. } => NrtStatus::FAILURE,
+            Self::NoRequest { .. } | Self::NotStarted { .. } => NrtStatus::FAILURE,
             Self::Halted(_) => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
         }
     }
@@ -84,6 +89,9 @@ impl fmt::Display for ExecFault {
             }
             Self::Missing { engine, state, overflow } => {
                 write!(f, "engine {engine} still in {state} when the execution ended{}", lost(overflow))
+            }
+            Self::NoRequest { fault } => {
+                write!(f, "Unable to copy execution request to device: {fault}")
             }
             Self::NotStarted { fault } => write!(f, "Failed to post inference request, err: {fault}"),
             Self::Halted(halt) => halt.fmt(f),

@@ -133,7 +133,9 @@ pub enum RegistryError {
     #[error("model handle {0} is in use")]
     Duplicate(ModelHandle),
     /// The model is still in use; it stays loaded.
-    #[error("model {handle} still in use after {waited_ms} ms, references held by {holders}")]
+    #[error(
+        "model {handle} must be stopped before unloading: in use after {waited_ms} ms, references held by {holders}"
+    )]
     Busy {
         /// The model.
         handle: ModelHandle,
@@ -149,7 +151,7 @@ impl RegistryError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Unknown(_) | Self::Duplicate(_) => NrtStatus::INVALID_HANDLE,
-            Self::Busy { .. } => NrtStatus::TIMEOUT,
+            Self::Busy { .. } => NrtStatus::INVALID,
         }
     }
 }

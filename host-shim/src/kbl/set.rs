@@ -9,6 +9,7 @@
 //! snapshot is the same shared one, and its [`SetKey`] alone says that all addresses are as before. While no tensor of the
 //! process has moved, that costs one comparison; after a move elsewhere the set looks at its own tensors once.
 
+use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,8 +22,17 @@ pub(super) type Table<T> = NameTable<T, (Box<[Entry<T>]>, Box<[SlotPair]>)>;
 
 /// An empty table with room for `capacity` names.
 pub(super) fn table<T: Copy>(capacity: usize) -> Table<T> {
-    let entries = vec![Entry::EMPTY; capacity].into_boxed_slice();
-    NameTable::with_room((entries, vec![[Slot::EMPTY; 2]; capacity].into_boxed_slice()))
+    try_table(capacity).unwrap_or_else(|error| panic!("a table of {capacity} names: {error}"))
+}
+
+/// The same where the host may have no memory for it.
+pub(super) fn try_table<T: Copy>(capacity: usize) -> Result<Table<T>, TryReserveError> {
+    let (mut entries, mut slots) = (Vec::new(), Vec::new());
+    entries.try_reserve_exact(capacity)?;
+    slots.try_reserve_exact(capacity)?;
+    entries.resize(capacity, Entry::EMPTY);
+    slots.resize(capacity, [Slot::EMPTY; 2]);
+    Ok(NameTable::with_room((entries.into_boxed_slice(), slots.into_boxed_slice())))
 }
 
 /// A tensor's place among those of its set.
@@ -88,6 +98,9 @@ impl TensorSet {
     }
 
     /// An empty set with room for `capacity` names.
+    ///
+    /// # Panics
+    /// When the host has no memory for so many.
     pub fn with_capacity(capacity: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {

@@ -386,6 +386,13 @@ impl<D: Device> Unit<D> {
         Ok(Staged::new(ticket, timeout, outcome, Arc::clone(&self.shared)))
     }
 
+    /// Panics while it holds the line.
+    #[cfg(test)]
+    pub(super) fn panic_in_line(&self) {
+        let _line = self.shared.line();
+        panic!("told to");
+    }
+
     /// Tickets issued so far: one per execution that was staged.
     pub fn tickets(&self) -> u64 {
         self.shared.line().tickets()

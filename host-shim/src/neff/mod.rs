@@ -29,7 +29,7 @@ pub mod program;
 mod read;
 pub mod spec;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod write;
 
 use std::cell::Cell;

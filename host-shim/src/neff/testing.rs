@@ -49,12 +49,12 @@ copy = [{ from = "keep", to = "y", bytes = 2048 }, { from = "k", to = "y", to_of
 
 /// The members of a container, to be changed and put together again.
 #[derive(Clone, Debug)]
-pub(super) struct Container {
+pub(crate) struct Container {
     members: BTreeMap<String, Vec<u8>>,
 }
 
 impl Container {
-    pub(super) fn packed(spec: &str) -> Self {
+    pub(crate) fn packed(spec: &str) -> Self {
         let file = pack_as("spec", spec, Package::Plain).unwrap();
         let archive =
             Archive::open(Place::file("f"), Package::Plain, &file[HEADER_BYTES..], &ReadOptions::default())
@@ -64,12 +64,12 @@ impl Container {
         Self { members }
     }
 
-    pub(super) fn small() -> Self {
+    pub(crate) fn small() -> Self {
         Self::packed(SMALL)
     }
 
     /// Puts `value` where the JSON pointer says; the last part of it may be new.
-    pub(super) fn json(mut self, member: &str, pointer: &str, value: Value) -> Self {
+    pub(crate) fn json(mut self, member: &str, pointer: &str, value: Value) -> Self {
         let bytes = self.members.get_mut(member).unwrap();
         let mut json: Value = serde_json::from_slice(bytes).unwrap();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -83,7 +83,7 @@ impl Container {
     }
 
     /// Takes the entry away that the JSON pointer names.
-    pub(super) fn without_json(mut self, member: &str, pointer: &str) -> Self {
+    pub(crate) fn without_json(mut self, member: &str, pointer: &str) -> Self {
         let bytes = self.members.get_mut(member).unwrap();
         let mut json: Value = serde_json::from_slice(bytes).unwrap();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -92,33 +92,33 @@ impl Container {
         self
     }
 
-    pub(super) fn member(mut self, member: &str, content: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn member(mut self, member: &str, content: impl Into<Vec<u8>>) -> Self {
         self.members.insert(member.into(), content.into());
         self
     }
 
-    pub(super) fn without(mut self, member: &str) -> Self {
+    pub(crate) fn without(mut self, member: &str) -> Self {
         self.members.remove(member).unwrap();
         self
     }
 
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let members: Vec<_> = self.members.clone().into_iter().collect();
         let identity = Identity { name: "small", virtual_core_size: 1, cores_requested: 1 };
         write::container(&identity, Package::Plain, &members).unwrap()
     }
 
-    pub(super) fn parse_with(&self, options: &ReadOptions) -> Result<Neff, NeffError> {
+    pub(crate) fn parse_with(&self, options: &ReadOptions) -> Result<Neff, NeffError> {
         Neff::parse("f", &self.bytes(), options)
     }
 
-    pub(super) fn parse(&self) -> Result<Neff, NeffError> {
+    pub(crate) fn parse(&self) -> Result<Neff, NeffError> {
         self.parse_with(&ReadOptions::default())
     }
 
     /// The text of the refusal, which has to be one line.
     #[track_caller]
-    pub(super) fn refused(&self) -> String {
+    pub(crate) fn refused(&self) -> String {
         let error = self.parse().unwrap_err();
         assert_eq!(error.status(), NrtStatus::INVALID, "{error}");
         let text = error.to_string();

@@ -195,7 +195,7 @@ fn a_write_that_fails_while_staging_stages_nothing() {
     bench.device.fail_next();
     let error = staged.kickoff().unwrap_err();
     assert_eq!(error.status(), NrtStatus::FAILURE);
-    assert!(error.to_string().contains("Failed to post inference request"), "{error}");
+    assert!(error.to_string().contains("Unable to copy execution request"), "{error}");
     assert_eq!((tpbs[0].doorbell(), bench.unit.in_flight()), (0, 0));
 
     // What the failed one left in the rings moves nothing; the next one runs.

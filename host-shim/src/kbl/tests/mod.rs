@@ -1,6 +1,7 @@
 //! The life of models and executions on a device whose firmware is the test.
 
 mod collective;
+mod errors;
 mod faults;
 mod flow;
 mod load;

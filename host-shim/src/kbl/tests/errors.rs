@@ -1,0 +1,379 @@
+//! The table of errors (KBL facts, errors by function), row by row: text and status.
+//!
+//! | row | here |
+//! |---|---|
+//! | verify sets: count | tensors beyond the contract are accepted and reported |
+//! | rings: tensor absent; resolve: no tensor | a build is verified first: every absent tensor is named in one error |
+//! | rings: padding | sizes are checked when a template is made: the descriptor limit |
+//! | setup: core | a model with more subgraphs than TPBs is not loaded |
+//! | setup: lock | a lock whose holder panicked is taken all the same: it guards no half-done change |
+//! | request: increment | part of the request, written with it |
+//! | after a fatal: any call | only what was queued when it happened; the TPB is set up anew |
+
+use sluice_core::dma::{AddrWord, Barrier, MAX_VRING_DESCRIPTORS};
+use sluice_core::exec::{ErrorClass, NrtStatus, SubType};
+use sluice_core::fmap::{Direction, Miss, Name, VarId};
+use sluice_core::mem::{DevAddr, Fault};
+use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId};
+
+use super::super::mock::{Bench, MockDevice, model, read, tensors};
+use super::super::set::try_table;
+use super::super::template::TemplateBuilder;
+use super::*;
+use crate::device::heap::{Heap, UsageTag};
+use crate::neff::testing::Container;
+use crate::neff::{CarveOut, Neff, NeffError, Target};
+
+/// Holds an error against its row.
+fn check(error: impl std::fmt::Display, status: NrtStatus, text: &str, expected: NrtStatus) {
+    let error = error.to_string();
+    assert!(error.contains(text), "{error:?} has no {text:?}");
+    assert_eq!(status, expected, "{error}");
+}
+
+fn load(neff: &Neff, options: UnitOptions) -> Result<ModelHandle, LoadError> {
+    let device = MockDevice::new(2);
+    let heap = device.heap();
+    Unit::open(device, heap, options).unwrap().load(neff, &LoadOptions::default())
+}
+
+#[test]
+fn model_add_architecture() {
+    let error = load(&model("gather"), UnitOptions { target: Target::Mariana, ..small() }).unwrap_err();
+    let text = "Attempting to load an incompatible model!";
+    check(&error, error.status(), text, NrtStatus::INVALID);
+}
+
+#[test]
+fn model_add_carve_out() {
+    let mut neff = model("gather");
+    neff.programs[0].carve_out = Some(CarveOut { offset_bytes: 0, ..CarveOut::EVENT_ACCELERATOR });
+    let error = load(&neff, small()).unwrap_err();
+    let text = "Failed to verify Event Accel State Buffer carveout";
+    check(&error, error.status(), text, NrtStatus::INVALID);
+}
+
+#[test]
+fn model_add_allocation() {
+    let device = MockDevice::new(2);
+    let heap = Heap::new(device.heap().alloc(64, 64, UsageTag::Generic).unwrap().at(), 32 << 10);
+    let unit = Unit::open(device, heap, small()).unwrap();
+    let error = unit.load(&model("gather"), &LoadOptions::default()).unwrap_err();
+    check(&error, error.status(), "no room for ", NrtStatus::RESOURCE);
+}
+
+#[test]
+fn model_add_duplicate_handle() {
+    let error = RegistryError::Duplicate(ModelHandle::from_raw(7).unwrap());
+    check(&error, error.status(), "model handle 7 is in use", NrtStatus::INVALID_HANDLE);
+}
+
+/// The error of a container that is broken by `edit`.
+fn refused(edit: impl FnOnce(Container) -> Container) -> NeffError {
+    edit(Container::small()).parse().unwrap_err()
+}
+
+#[test]
+fn model_add_bad_target() {
+    let error = refused(|neff| neff.json("kelf-0.json", "/target", serde_json::json!("tpu")));
+    check(&error, error.status(), "Invalid target = `tpu`", NrtStatus::INVALID);
+}
+
+#[test]
+fn fmap_set_allocation() {
+    assert!(try_table::<u64>(usize::MAX / 2).is_err());
+    let error = LoadError::Contract { variables: 3 };
+    let text = "Failed to allocate fmap_t for 3 variables";
+    check(&error, error.status(), text, NrtStatus::RESOURCE);
+}
+
+#[test]
+fn verify_sets_missing_too_small_and_count() {
+    let bench = Bench::new(&model("pointers"));
+    let mut inputs = TensorSet::with_capacity(4);
+    inputs.add("x", Tensor::allocate(&bench.heap, 8191).unwrap()).unwrap();
+    inputs.add("more", Tensor::allocate(&bench.heap, 64).unwrap()).unwrap();
+    let error = bench.unit.build(bench.model, &inputs, &bench.outputs).unwrap_err();
+    let text = "input `x` needs 8192 bytes, got 8191; input `y` is missing, need 4096 bytes";
+    check(&error, error.status(), text, NrtStatus::INVALID);
+    for name in ["x", "y"] {
+        inputs.add(name, bench.inputs.get(name).unwrap().clone()).unwrap();
+    }
+    let built = bench.unit.build(bench.model, &inputs, &bench.outputs).unwrap();
+    assert_eq!(built.extra_tensors(), [(Direction::Input, "more".to_owned())]);
+}
+
+#[test]
+fn build_bad_model() {
+    let bench = Bench::new(&model("pointers"));
+    bench.unit.unload(bench.model, AT_ONCE).unwrap();
+    let error = bench.unit.build(bench.model, &bench.inputs, &bench.outputs).unwrap_err();
+    check(&error, error.status(), "Invalid model ", NrtStatus::INVALID_HANDLE);
+}
+
+#[test]
+fn build_allocation_rings_and_swaps() {
+    let bench = Bench::new(&model("pointers"));
+    // Everything that is free, in pieces of the size of half a ring, and crumbs.
+    let all = |bytes, align_bytes| {
+        let next = || bench.heap.alloc(bytes, align_bytes, UsageTag::Tensor).ok();
+        std::iter::from_fn(next).collect::<Vec<_>>()
+    };
+    let (mut taken, _crumbs) = (all(1 << 10, 256), all(64, 64));
+    let build = || bench.unit.build(bench.model, &bench.inputs, &bench.outputs);
+    let error = build().map(drop).unwrap_err();
+    let text = "Failed to build dma rings for io: no room for ";
+    check(&error, error.status(), text, NrtStatus::RESOURCE);
+    // Two halves of two queues find room, the swap data does not.
+    taken.truncate(taken.len() - 4);
+    let error = build().map(drop).unwrap_err();
+    let text = "Failed to build ioq switching descriptors: no room for ";
+    check(&error, error.status(), text, NrtStatus::RESOURCE);
+    drop(taken);
+    build().unwrap();
+}
+
+#[test]
+fn build_rings_and_swaps_pass_the_status_of_the_device_on() {
+    let bench = Bench::new(&model("pointers"));
+    let build = || bench.unit.build(bench.model, &bench.inputs, &bench.outputs);
+    bench.device.fail_after(0);
+    let error = build().unwrap_err();
+    check(&error, error.status(), "Failed to build dma rings for io: transport", NrtStatus::FAILURE);
+    // Four halves are written before the swap data.
+    bench.device.fail_after(4);
+    let error = build().unwrap_err();
+    let text = "Failed to build ioq switching descriptors: transport";
+    check(&error, error.status(), text, NrtStatus::FAILURE);
+}
+
+#[test]
+fn rings_too_many() {
+    let mut template = TemplateBuilder::new();
+    let bytes = (u64::from(MAX_VRING_DESCRIPTORS) << 16) + 1;
+    let error = template.transfer(AddrWord(0), AddrWord(0), bytes, Barrier::None).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::QUEUE_FULL);
+    let error = TemplateFault::DescriptorLimit { descriptors: 16_777_201 };
+    let text = "Descriptor limit reached: 16777201 descriptors, at most 16777200";
+    check(&error, error.status(), text, NrtStatus::QUEUE_FULL);
+}
+
+#[test]
+fn resolve_no_map_entry_and_no_tensor() {
+    let error = BuildFault::Unbound(VarId(9));
+    check(&error, error.status(), "Failed to find io name for mr 9", NrtStatus::FAILURE);
+    let name = Name::new(b"x").unwrap();
+    assert_eq!(Miss::Tensor { name: &name }.to_string(), "Failed to find fmap for tensor x");
+    assert_eq!(Miss::Variable { var: VarId(9) }.to_string(), "Failed to find io name for mr 9");
+}
+
+#[test]
+fn address_not_placed() {
+    let spec = r#"model = { name = "m", target = "cayman" }
+        tpb = [{ var = [
+            { name = "y", type = "output", size = 64 },
+            { name = "SB", type = "state-buffer" },
+            { name = "p", type = "pointer", to = "SB" },
+        ] }]"#;
+    let error = load(&read("m", spec), small()).unwrap_err();
+    check(&error, error.status(), "Variable SB is not staged in HBM", NrtStatus::FAILURE);
+}
+
+#[test]
+fn setup_core() {
+    let device = MockDevice::new(1);
+    let heap = device.heap();
+    let unit = Unit::open(device, heap, small()).unwrap();
+    let error = unit.load(&model("gather"), &LoadOptions::default()).unwrap_err();
+    check(&error, error.status(), "the unit has 1 TPBs", NrtStatus::LOAD_NOT_ENOUGH_NC);
+}
+
+#[test]
+fn setup_lock() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, unit) = (bench.built(), bench.unit.clone());
+    // Whoever holds the line's lock panics.
+    let panicked = std::thread::spawn(move || unit.panic_in_line()).join();
+    assert!(panicked.is_err());
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    bench.device.tpb(0).run(0);
+    running.wait().unwrap();
+}
+
+#[test]
+fn setup_model() {
+    let bench = Bench::new(&model("pointers"));
+    let built = bench.built();
+    bench.unit.unload(bench.model, AT_ONCE).unwrap();
+    let error = bench.unit.stage(&built).unwrap_err();
+    check(&error, error.status(), "Invalid model ", NrtStatus::INVALID_HANDLE);
+}
+
+#[test]
+fn setup_request_and_closed() {
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let built = bench.built();
+    let staged = bench.unit.stage(&built).unwrap();
+    let error = bench.unit.stage(&built).unwrap_err();
+    let text = "Failed to add execution request: TPB 0: ";
+    check(&error, error.status(), text, NrtStatus::QUEUE_FULL);
+    drop(staged);
+    bench.device.fail_after(0);
+    let error = bench.unit.stage(&built).unwrap_err();
+    check(&error, error.status(), "transport failed", NrtStatus::FAILURE);
+    bench.device.fail_after(u32::MAX);
+    bench.unit.close(AT_ONCE).unwrap();
+    let error = bench.unit.stage(&built).unwrap_err();
+    check(&error, error.status(), "the unit is closed", NrtStatus::CLOSED);
+}
+
+#[test]
+fn request_copies() {
+    let bench = Bench::new(&model("pointers"));
+    let staged = bench.unit.stage(&bench.built()).unwrap();
+    bench.device.fail_next();
+    let error = staged.kickoff().unwrap_err();
+    let text = "Unable to copy execution request to device: transport failed";
+    check(&error, error.status(), text, NrtStatus::FAILURE);
+}
+
+#[test]
+fn request_does_not_fit() {
+    let error = load(&model("gather"), UnitOptions { exec_ring: 32, ..small() }).unwrap_err();
+    let text =
+        "Cannot copy the descriptors in template to the ring: an execution takes 32 exec-queue descriptors";
+    check(&error, error.status(), text, NrtStatus::FAILURE);
+}
+
+#[test]
+fn kickoff_doorbell() {
+    let error = ExecFault::NotStarted { fault: Fault::Transport { at: DevAddr(0x40) } };
+    check(&error, error.status(), "Failed to post inference request, err: ", NrtStatus::FAILURE);
+}
+
+#[test]
+fn wait_ticket() {
+    let bench = Bench::with(&model("pointers"), small(), 0);
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    let error = running.wait().unwrap_err();
+    check(&error, error.status(), "execution 0 not done after 0 us timeout", NrtStatus::TIMEOUT);
+}
+
+#[test]
+fn wait_device() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let classes = [
+        (ErrorClass::GIVEN_UP, 5),
+        (ErrorClass::NUMERIC, 1003),
+        (ErrorClass::BAD_INSTRUCTION, 1004),
+        (ErrorClass::OUT_OF_BOUNDS, 1006),
+        (ErrorClass::COLLECTIVE, 1200),
+        (ErrorClass::MEMORY, 1201),
+        (ErrorClass::CORE, 1202),
+        (ErrorClass::DMA_ABORT, 1203),
+        (ErrorClass::REPAIRABLE_MEMORY, 1205),
+        (ErrorClass::NETWORK_PROXY, 1206),
+    ];
+    for ((class, status), ordinal) in classes.into_iter().zip(0..) {
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        tpb.consume();
+        tpb.notify_all(ordinal, SubType::START);
+        tpb.report(Engine::Act, QueueId::new(3).unwrap(), class);
+        tpb.finish(ordinal);
+        let error = running.wait().unwrap_err();
+        check(&error, error.status(), class.name(), NrtStatus(status));
+    }
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.consume();
+    tpb.set(sluice_core::mmio::ControlWord::InterruptStatus, NQ_OVERFLOW);
+    tpb.finish(classes.len() as u32);
+    let error = running.wait().unwrap_err();
+    check(&error, error.status(), "a notification queue ran over", NrtStatus(1204));
+}
+
+#[test]
+fn unload_state() {
+    let bench = Bench::new(&model("pointers"));
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    let error = bench.unit.unload(bench.model, AT_ONCE).unwrap_err();
+    check(&error, error.status(), "must be stopped before unloading", NrtStatus::INVALID);
+    bench.device.tpb(0).run(0);
+    running.wait().unwrap();
+}
+
+#[test]
+fn after_a_fatal() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
+    tpb.stop_at_bad_pair(ErrorClass::DMA_ABORT);
+    assert!(first.wait().is_err());
+    let error = second.wait().unwrap_err();
+    check(&error, error.status(), "its sequencer stopped", NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    let third = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.run(0);
+    third.wait().unwrap();
+}
+
+#[test]
+fn neff_version_sizes_and_hash() {
+    let whole = Container::small().bytes();
+    let parse = |edit: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = whole.clone();
+        edit(&mut bytes);
+        let options = crate::neff::ReadOptions { verify_hash: true, ..Default::default() };
+        Neff::parse("f", &bytes, &options).unwrap_err()
+    };
+    let error = parse(&|bytes| bytes[0] = 3);
+    check(&error, error.status(), "package version 3", NrtStatus::UNSUPPORTED_NEFF_VERSION);
+    let error = parse(&|bytes| bytes[0x223] |= 1 << 3);
+    check(&error, error.status(), "feature bit 27", NrtStatus::UNSUPPORTED_NEFF_VERSION);
+    let error = parse(&|bytes| bytes[0x10..0x18].copy_from_slice(&u64::MAX.to_le_bytes()));
+    check(&error, error.status(), "data_size: 18446744073709551615 bytes", NrtStatus::INVALID);
+    let error = parse(&|bytes| bytes.truncate(1023));
+    check(&error, error.status(), "1023 bytes, a container has at least 1024", NrtStatus::INVALID);
+    let error = parse(&|bytes| bytes[0xAC] ^= 1);
+    check(&error, error.status(), "f: hash: ", NrtStatus::INVALID);
+}
+
+#[test]
+fn neff_var_ids_queues_and_cores() {
+    let json = |path: &str, value| refused(|neff| neff.json("sg00/def.json", path, value));
+    let error = json("/var/all/var_id", serde_json::json!(8));
+    check(&error, error.status(), "Unexpected var_ids set! max=8, size=7", NrtStatus::INVALID);
+    let error = json("/dma_queue/q_in/owner", serde_json::json!("gpu"));
+    let text = "Invalid owner 'gpu' for DMA queue `q_in`";
+    check(&error, error.status(), text, NrtStatus::INVALID);
+    let error = refused(|neff| neff.without_json("sg00/def.json", "/dma_queue/q_in/type"));
+    check(&error, error.status(), "missing <type> in `q_in`", NrtStatus::INVALID);
+    let mut greedy = model("pointers");
+    greedy.header.cores_requested = 3;
+    let error = load(&greedy, small()).unwrap_err();
+    check(&error, error.status(), "asks for 3 cores", NrtStatus::LOAD_NOT_ENOUGH_NC);
+}
+
+#[test]
+fn errors_leave_nothing_on_the_device() {
+    let neff = model("gather");
+    let device = MockDevice::new(2);
+    let heap = device.heap();
+    let unit = Unit::open(std::sync::Arc::clone(&device), heap.clone(), small()).unwrap();
+    let open = heap.usage();
+    for writes in 0.. {
+        device.fail_after(writes);
+        let loaded = unit.load(&neff, &LoadOptions::default());
+        device.fail_after(u32::MAX);
+        match loaded {
+            Err(_) => assert_eq!(heap.usage(), open, "after {writes} writes"),
+            Ok(handle) => {
+                let (inputs, outputs) = tensors(&unit, handle);
+                drop(unit.build(handle, &inputs, &outputs).unwrap());
+                drop((inputs, outputs));
+                unit.unload(handle, AT_ONCE).unwrap();
+                assert_eq!(heap.usage(), open);
+                return;
+            }
+        }
+    }
+}
