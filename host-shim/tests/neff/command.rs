@@ -105,3 +105,19 @@ fn a_reader_that_stops_early_is_no_error() {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
     }
 }
+
+#[test]
+fn a_model_does_not_overwrite_its_own_text() {
+    let folder = Folder::new("pack-self");
+    let gather = sluice_host::neff::models::builtin("gather").unwrap();
+    std::fs::write(folder.0.join("model.toml"), gather).unwrap();
+    std::fs::hard_link(folder.0.join("model.toml"), folder.0.join("same.neff")).unwrap();
+    for output in ["model.toml", "./model.toml", "same.neff"] {
+        let refused = sluice(&folder, &["pack", "model.toml", "-o", output]);
+        assert_eq!(
+            (refused.status.code(), text(&refused.stderr)),
+            (Some(1), format!("sluice: {output}: the model would overwrite its own text\n").as_str())
+        );
+    }
+    assert_eq!(std::fs::read_to_string(folder.0.join("model.toml")).unwrap(), gather);
+}

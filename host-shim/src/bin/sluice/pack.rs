@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -27,6 +28,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let is_of = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    if is_of(&args.output).is_some_and(|output| is_of(&args.spec) == Some(output)) {
+        bail!("{}: the model would overwrite its own text", args.output.display());
+    }
     let text = read_spec(&args.spec)?;
     let package = if args.plain { Package::Plain } else { Package::Gzip };
     let container = pack_as(&args.spec.display().to_string(), &text, package).map_err(with_status)?;
