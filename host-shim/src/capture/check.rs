@@ -9,6 +9,7 @@ use super::dedup::{Seen, Verdict};
 use super::format::FileHeader;
 use super::payload::{BufferHeader, Manifest, Pool, PoolTotals, Subsystem, Summary};
 use super::reader::{Damage, Reader, Segment};
+use crate::report::units::Many;
 use crate::report::{Dfx, Lost, Model, Report};
 
 /// Most findings listed; more are only counted.
@@ -71,8 +72,9 @@ impl Census {
 }
 
 impl Census {
-    /// The report of the run: as its summary has it or, when the run did not come to its end, what the capture
-    /// itself tells. Such a report is never lossless: what was under way when the run broke off is not known.
+    /// The report of the run: as its summary has it, held against what is there, or, when the run did not come to its
+    /// end, what the capture itself tells. Every finding stands among what is wrong, and with one of them the report is
+    /// not lossless: what is not there, or was under way when the run broke off, is not known.
     pub fn into_report(self) -> Report {
         let Some(summary) = self.summary else {
             let manifest = self.manifest.unwrap_or_default();
@@ -81,22 +83,26 @@ impl Census {
                 let Some(name) = pool.subsystem.name() else { continue };
                 let subsystem: &mut Dfx = dfx.entry(name.to_owned()).or_default();
                 subsystem.collected += count.records;
-                subsystem.produced += count.records;
-                subsystem.buffers += count.buffers;
             }
+            let mut wrong = self.findings;
+            wrong.push("the run broke off: records after its last whole segment are unknown".into());
             return Report {
                 device: manifest.device,
                 arch: self.header.arch.name().into(),
                 run: self.header.run.0,
                 gate_scope: manifest.gate_scope,
                 interrupted: true,
-                wrong: vec!["the run broke off: records after its last whole segment are unknown".into()],
+                broken_off: true,
+                wrong,
                 model: Model { name: manifest.model, tpbs: manifest.tpbs, ..Model::default() },
                 dfx,
                 ..Report::default()
             };
         };
-        summary.report
+        let mut report = summary.report;
+        report.lossless &= self.findings.is_empty();
+        report.wrong.extend(self.findings.into_iter().map(|finding| format!("capture: {finding}")));
+        report
     }
 }
 
@@ -190,10 +196,9 @@ fn compare(counted: &BTreeMap<Pool, Count>, stated: &[PoolTotals], findings: &mu
         let (records, buffers) = stated.get(pool).map_or((0, 0), |totals| (totals.collected, totals.buffers));
         if (count.records, count.buffers) != (records, buffers) {
             findings.add(|| {
-                format!(
-                    "{pool}: {} records in {} buffers are here, the run counted {records} in {buffers}",
-                    count.records, count.buffers
-                )
+                let (found, in_buffers) =
+                    (Many(count.records, "record", "records"), Many(count.buffers, "buffer", "buffers"));
+                format!("{pool}: {found} in {in_buffers} here, the run counted {records} in {buffers}")
             });
         }
     }
@@ -303,6 +308,9 @@ mod tests {
         let census = told(&story);
         assert_eq!(census.findings, ["swimlane/aicpu_task[2]: buffers 1 to 2 are not there"]);
         assert!(!census.is_good());
+        let report = census.into_report();
+        assert_eq!((report.lossless, report.is_good()), (false, false));
+        assert_eq!(report.wrong, ["capture: swimlane/aicpu_task[2]: buffers 1 to 2 are not there"]);
         let noted = told(&Story { losses: vec![1, 2], ..story });
         assert_eq!(noted.findings, [""; 0]);
         assert_eq!((noted.lost.corrupt, noted.is_good()), (10, false));
@@ -313,7 +321,7 @@ mod tests {
         let census = told(&Story { buffers: vec![(0, 10)], losses: vec![], totals: (11, 1) });
         assert_eq!(
             census.findings,
-            ["swimlane/aicpu_task[2]: 10 records in 1 buffers are here, the run counted 11 in 1"]
+            ["swimlane/aicpu_task[2]: 10 records in 1 buffer here, the run counted 11 in 1"]
         );
         let census = told(&Story { buffers: vec![], losses: vec![], totals: (1, 1) });
         assert_eq!(census.findings.len(), 1);
@@ -327,6 +335,7 @@ mod tests {
         assert!(!census.is_good());
         let report = census.into_report();
         assert_eq!((report.run, report.lossless, report.is_good()), (HEADER.run.0, false, false));
+        assert_eq!((report.broken_off, report.wrong.len()), (true, 3));
     }
 
     #[test]

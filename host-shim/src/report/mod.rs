@@ -23,12 +23,15 @@ pub struct Report {
     pub arch: String,
     /// Every record that was produced stands in the capture.
     pub lossless: bool,
-    /// Every output of every execution was compared and was right.
+    /// Every output of every execution was compared and was right, and there was one.
     pub outputs_verified: bool,
-    /// Every patched pointer, table row and queue base was read back and was right.
+    /// Every patched pointer, table row and queue base was read back and was right, and there was one.
     pub swaps_verified: bool,
     /// Whether the run was stopped before its end.
     pub interrupted: bool,
+    /// Whether the run died: what it would have counted at its end is unknown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub broken_off: bool,
     /// What could not be verified and why, for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unverified: Vec<String>,
@@ -258,12 +261,47 @@ impl Report {
         self.lossless && self.wrong.is_empty()
     }
 
-    /// The report as the text of `report.json`, with a final newline.
+    /// The report as the text of `report.json`, with a final newline. Of a run that broke off it has only the keys whose
+    /// values are known.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("a report has only text keys");
+        let json = if self.broken_off {
+            serde_json::to_value(self)
+                .map(known_of_broken_off)
+                .and_then(|known| serde_json::to_string_pretty(&known))
+        } else {
+            serde_json::to_string_pretty(self)
+        };
+        let mut text = json.expect("a report has only text keys");
         text.push('\n');
         text
     }
+}
+
+/// Leaves out what a run counts only at its end.
+fn known_of_broken_off(mut report: serde_json::Value) -> serde_json::Value {
+    fn keep(value: &mut serde_json::Value, known: &[&str]) {
+        if let Some(object) = value.as_object_mut() {
+            object.retain(|key, _| known.contains(&key.as_str()));
+        }
+    }
+    keep(&mut report["model"], &["name", "tpbs"]);
+    for subsystem in report["dfx"].as_object_mut().into_iter().flat_map(|dfx| dfx.values_mut()) {
+        keep(subsystem, &["collected"]);
+    }
+    let known = [
+        "device",
+        "arch",
+        "lossless",
+        "interrupted",
+        "broken_off",
+        "wrong",
+        "run",
+        "model",
+        "gate_scope",
+        "dfx",
+    ];
+    keep(&mut report, &known);
+    report
 }
 
 #[cfg(test)]
@@ -318,6 +356,18 @@ mod tests {
         assert_eq!(serde_json::to_value(Artefacts::default()).unwrap(), serde_json::json!({}));
         let tensor = serde_json::to_value(Tensor::default()).unwrap();
         assert_eq!(tensor, serde_json::json!({"name": "", "size": 0, "tpb": 0, "var_id": 0, "pa": 0}));
+    }
+
+    #[test]
+    fn what_a_dead_run_did_not_count_is_absent_and_not_zero() {
+        let dfx = [("swimlane".to_owned(), Dfx { collected: 5, ..Dfx::default() })].into();
+        let report = Report { broken_off: true, dfx, ..Report::default() };
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(json["dfx"]["swimlane"], serde_json::json!({"collected": 5}));
+        assert_eq!((&json["lossless"], &json["broken_off"]), (&false.into(), &true.into()));
+        for absent in ["outputs_verified", "kbl", "verified", "duration_ns"] {
+            assert!(json.get(absent).is_none(), "{absent}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::path::Path;
 
-use super::units::{Bytes, Count, Many, Span};
+use super::units::{Bytes, Count, Many, OneLine, Span};
 use super::{Artefacts, Freeze, Report, Tensor};
 
 /// A report to be shown; `folder` holds the run's artefacts, where they are known.
@@ -26,7 +26,11 @@ impl fmt::Display for Page<'_> {
         writeln!(
             f,
             "{} on {} {}, gate scope {}, run {:013x}",
-            report.model.name, report.device, report.arch, report.gate_scope, report.run
+            OneLine(&report.model.name),
+            report.device,
+            report.arch,
+            report.gate_scope,
+            report.run
         )?;
         self.model(f)?;
         self.verification(f)?;
@@ -55,7 +59,9 @@ impl fmt::Display for Page<'_> {
 impl Page<'_> {
     fn model(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let model = &self.report.model;
-        if model.tpbs > 0 {
+        if self.report.broken_off {
+            line(f, "executed", "unknown: the run broke off")?;
+        } else if model.tpbs > 0 {
             line(
                 f,
                 "executed",
@@ -106,12 +112,13 @@ impl Page<'_> {
 
     fn verification(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (report, verified) = (self.report, &self.report.verified);
-        if report.model.tpbs > 0 {
+        if report.model.tpbs > 0 && !report.broken_off {
             let right = |is: bool| if is { "right" } else { "NOT all right" };
+            let mut label = "verified";
             if verified.outputs > 0 {
                 line(
                     f,
-                    "verified",
+                    std::mem::take(&mut label),
                     format_args!(
                         "{} compared byte for byte ({}): {}",
                         Many(verified.outputs, "output", "outputs"),
@@ -120,19 +127,21 @@ impl Page<'_> {
                     ),
                 )?;
             }
-            line(
-                f,
-                if verified.outputs > 0 { "" } else { "verified" },
-                format_args!(
-                    "{} read back from the device: {}",
-                    Many(verified.swaps, "pointer, row or queue base", "pointers, rows and queue bases"),
-                    right(report.swaps_verified)
-                ),
-            )?;
+            if verified.swaps > 0 {
+                line(
+                    f,
+                    std::mem::take(&mut label),
+                    format_args!(
+                        "{} read back from the device: {}",
+                        Many(verified.swaps, "pointer, row or queue base", "pointers, rows and queue bases"),
+                        right(report.swaps_verified)
+                    ),
+                )?;
+            }
             if verified.records > 0 {
                 line(
                     f,
-                    "",
+                    label,
                     format_args!(
                         "{} compared with the set that the model has to give",
                         Many(verified.records, "record", "records")
@@ -169,17 +178,18 @@ impl Page<'_> {
             ),
         )?;
         for (name, dfx) in &self.report.dfx {
+            let counted = |figure: String| if self.report.broken_off { "?".into() } else { figure };
             line(
                 f,
                 "",
                 format_args!(
                     "{name:12} {:>14} {:>14} {:>10} {:>9} {:>9} {:>14}",
-                    Count(dfx.produced),
+                    counted(Count(dfx.produced).to_string()),
                     Count(dfx.collected),
-                    Count(dfx.dropped),
-                    Count(dfx.buffers),
-                    Count(dfx.switches),
-                    format!("{}/{}", dfx.freezes.rq.count, dfx.freezes.fq.count),
+                    counted(Count(dfx.dropped).to_string()),
+                    counted(Count(dfx.buffers).to_string()),
+                    counted(Count(dfx.switches).to_string()),
+                    counted(format!("{}/{}", dfx.freezes.rq.count, dfx.freezes.fq.count)),
                 ),
             )?;
         }
@@ -211,9 +221,12 @@ impl Page<'_> {
         let loss = match (report.lossless, report.dfx.is_empty()) {
             (true, true) => "nothing recorded",
             (true, false) => "nothing lost",
+            (false, _) if report.broken_off => "BROKEN OFF",
             (false, _) => "RECORDS LOST",
         };
+        let verified = &report.verified;
         let checks = match (report.wrong.is_empty(), report.unverified.is_empty()) {
+            (true, true) if verified.outputs + verified.swaps + verified.records == 0 => "nothing to verify",
             (true, true) => "all verified",
             (true, false) => "all that could be verified was right",
             (false, _) => "NOT all right",
@@ -227,7 +240,7 @@ impl Page<'_> {
 }
 
 fn line(f: &mut fmt::Formatter<'_>, label: &str, text: impl fmt::Display) -> fmt::Result {
-    let text = format!("{label:LABEL$}  {text}");
+    let text = format!("{label:LABEL$}  {}", OneLine(text));
     writeln!(f, "{}", text.trim_end())
 }
 
@@ -299,6 +312,33 @@ result      nothing lost, all verified
         let unwritten = Report { artefacts: Artefacts::default(), ..report() };
         let page = Page { report: &unwritten, folder: Some(Path::new("out")), has_report: false }.to_string();
         assert!(!page.contains("out/"), "{page}");
+    }
+
+    #[test]
+    fn of_a_dead_run_only_what_is_known_is_shown() {
+        let dead = Report { lossless: false, broken_off: true, wrong: vec!["no summary".into()], ..report() };
+        let page = Page { report: &dead, folder: None, has_report: false }.to_string();
+        assert!(page.contains("\nexecuted    unknown: the run broke off\n"), "{page}");
+        assert!(!page.contains("verified") && !page.contains("bindings"), "{page}");
+        let row = page.lines().find(|line| line.contains("swimlane")).unwrap();
+        assert!(row.split_whitespace().eq(["swimlane", "?", "18,000", "?", "?", "?", "?"]), "{row}");
+        assert!(page.ends_with("result      BROKEN OFF, NOT all right\n"), "{page}");
+    }
+
+    #[test]
+    fn nothing_to_verify_is_not_all_verified() {
+        let none = Report { verified: Verified::default(), ..report() };
+        let page = Page { report: &none, folder: None, has_report: false }.to_string();
+        assert!(page.ends_with("result      nothing lost, nothing to verify\n"), "{page}");
+    }
+
+    #[test]
+    fn names_do_not_break_lines() {
+        let mut odd = report();
+        (odd.model.name, odd.model.inputs[0].name) = ("a\nb".into(), "\u{1b}[31m".into());
+        let page = Page { report: &odd, folder: Some(Path::new("x\ny")), has_report: true }.to_string();
+        assert!(page.starts_with("a\\nb on sim"), "{page}");
+        assert!(page.contains("report      x\\ny/report.json\n") && !page.contains('\u{1b}'), "{page}");
     }
 
     #[test]

@@ -64,6 +64,27 @@ impl fmt::Display for Many<'_> {
     }
 }
 
+/// Text that stays on its line and leaves the terminal alone, whatever is in it: control characters are escaped.
+#[derive(Clone, Copy, Debug)]
+pub struct OneLine<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for OneLine<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        /// Escapes on the way.
+        struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
+        impl fmt::Write for Escaping<'_, '_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                text.chars().try_for_each(|char| match char.is_control() {
+                    true => write!(self.0, "{}", char.escape_debug()),
+                    false => self.0.write_char(char),
+                })
+            }
+        }
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +104,7 @@ mod tests {
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1024.0 KiB", "4.0 GiB", "16.0 EiB"]);
         let spans: Vec<_> = [0, 999, 1_000, 1_500_000, 61_000_000_000].map(|n| Span(n).to_string()).into();
         assert_eq!(spans, ["0 ns", "999 ns", "1.0 us", "1.5 ms", "61.00 s"]);
+        assert_eq!(OneLine("ü\n\t\u{1b}'\"\\").to_string(), "ü\\n\\t\\u{1b}'\"\\");
         assert_eq!(Many(1, "hit", "hits").to_string(), "1 hit");
         assert_eq!(Many(1_000, "miss", "misses").to_string(), "1,000 misses");
     }

@@ -1,8 +1,14 @@
 //! Captures after the run: checked, exported, reported, damaged.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{Folder, check, code, sluice, text};
+use serde_json::Value;
+use sluice_host::capture::Kind;
+use sluice_host::capture::format::{HEAD_BYTES, HEADER_BYTES, SegmentHead};
+use zerocopy::FromBytes as _;
+
+use crate::{Folder, check, code, command, sluice, text};
 
 fn recorded(test: &str) -> Folder {
     let folder = Folder::new(test);
@@ -81,4 +87,53 @@ fn what_is_no_capture_is_refused_in_one_line() {
             assert!(said.contains(why) && said.lines().count() == 1, "{said}");
         }
     }
+}
+
+/// Zeroes the whole segment of every buffer.
+fn wipe(capture: &Path) {
+    let mut bytes = std::fs::read(capture).unwrap();
+    let mut at = HEADER_BYTES;
+    while let Some(head) = bytes.get(at..at + HEAD_BYTES) {
+        let head = SegmentHead::read_from_bytes(head).unwrap();
+        let end = at + HEAD_BYTES + head.payload_bytes as usize + head.padding_bytes();
+        if head.kind == Kind::BUFFER {
+            bytes[at..end].fill(0);
+        }
+        at = end;
+    }
+    std::fs::write(capture, bytes).unwrap();
+}
+
+#[test]
+fn a_capture_without_its_records_is_neither_lossless_nor_right() {
+    let folder = recorded("wiped");
+    let (capture, trace) = (folder.path("capture.slc"), folder.path("again.pftrace"));
+    wipe(&capture);
+    let capture = capture.to_str().unwrap();
+    let shown = sluice(&["report", "--json", capture]);
+    let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!((code(&shown), &report["lossless"]), (1, &Value::from(false)));
+    let page = sluice(&["report", capture]);
+    let said = text(&page.stdout);
+    assert_eq!(code(&page), 1);
+    assert!(said.contains("wrong       capture: byte "), "{said}");
+    assert!(said.contains("0 records in 0 buffers here, the run counted"), "{said}");
+    assert!(said.ends_with("result      RECORDS LOST, NOT all right\n"), "{said}");
+    let (checked, status) = check(Path::new(capture));
+    assert_eq!((&checked["lossless"], status), (&Value::from(false), 1));
+    let exported = sluice(&["export", capture, "-o", trace.to_str().unwrap()]);
+    assert_eq!(code(&exported), 1);
+    assert!(text(&exported.stderr).contains("here, the run counted"));
+    assert!(trace.metadata().unwrap().len() > 0, "what is there is exported");
+}
+
+#[test]
+fn standard_output_that_is_full_is_named() {
+    let folder = recorded("stdout");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let capture = folder.path("capture.slc");
+    let output = command().args(["check", capture.to_str().unwrap()]).stdout(full).output().unwrap();
+    assert_eq!(code(&output), 1);
+    let said = text(&output.stderr);
+    assert!(said.starts_with("sluice: cannot write to standard output: No space left"), "{said}");
 }

@@ -1,10 +1,12 @@
 //! The folder of a run: one run at a time, nothing of another run in it, and a run that survives its loss.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 
 use serde_json::{Value, json};
 
-use crate::{Folder, code, endless, signal, sluice, text};
+use crate::{Folder, check, code, command, endless, signal, sluice, text};
 
 /// A model that would be executed for ever.
 const RUN: [&str; 4] = ["run", "--json", "--executions", "1000000000"];
@@ -62,6 +64,27 @@ fn a_run_whose_files_vanish_still_says_what_it_counted() {
         assert!(wrong.contains(&gone.as_str()), "{wrong:?}");
         assert_eq!(wrong.len(), if what.is_empty() { 3 } else { 1 }, "{wrong:?}");
     }
+}
+
+#[test]
+fn names_that_are_no_text_and_names_with_control_characters_are_names() {
+    let folder = Folder::new("bytes");
+    for name in [&b"p\xff"[..], b"line\nbreak"] {
+        let out = folder.0.join(OsStr::from_bytes(name));
+        for what in ["run", "stress"] {
+            let count = if what == "run" { "--executions" } else { "--records" };
+            let output = command().args([what, count, "10", "--out"]).arg(&out).output().unwrap();
+            assert_eq!((code(&output), text(&output.stderr)), (0, ""), "{what}");
+            let page = text(&output.stdout);
+            assert!(
+                page.contains("p\u{fffd}/report.json") || page.contains("line\\nbreak/report.json"),
+                "{page}"
+            );
+        }
+        assert_eq!(check(&out.join("capture.slc")).1, 0);
+    }
+    let absent = command().args(["run", "--model"]).arg(OsStr::from_bytes(b"g\xff.neff")).output().unwrap();
+    assert_eq!((code(&absent), text(&absent.stderr).lines().count()), (1, 1), "{}", text(&absent.stderr));
 }
 
 #[test]

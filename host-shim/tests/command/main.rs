@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> &str {
 
 /// `sluice check --json` of a capture, and its exit code.
 fn check(capture: &Path) -> (Value, i32) {
-    let output = sluice(&["check", "--json", capture.to_str().unwrap()]);
+    let output = command().args(["check", "--json"]).arg(capture).output().unwrap();
     (serde_json::from_slice(&output.stdout).unwrap(), code(&output))
 }
 

@@ -131,7 +131,11 @@ fn no_execution_gives_valid_and_empty_artefacts() {
     let folder = Folder::new("none");
     let output = sluice(&["run", "--executions", "0", "--out", folder.out()]);
     assert_eq!(code(&output), 0, "{}", text(&output.stderr));
-    assert_eq!(folder.report()["dfx"]["swimlane"]["produced"], 0);
+    let report = folder.report();
+    assert_eq!(report["dfx"]["swimlane"]["produced"], 0);
+    assert_eq!((&report["outputs_verified"], &report["swaps_verified"]), (&json!(false), &json!(false)));
+    let page = text(&output.stdout);
+    assert!(page.ends_with("result      nothing lost, nothing to verify\n"), "{page}");
     assert_eq!(check(&folder.path("capture.slc")).1, 0);
     assert!(std::fs::metadata(folder.path("trace.pftrace")).unwrap().len() > 0);
 }
@@ -218,6 +222,17 @@ fn a_model_that_does_not_fit_the_device_is_refused_with_its_status() {
     let said = refused("large.neff", &large);
     assert!(said.starts_with("tensor `y` of 1099511627776 bytes: no room for 1099511627776 bytes"), "{said}");
     assert!(said.ends_with("(status 4, RESOURCE)\n"), "{said}");
+
+    let tpb = r#"{ var = [{ name = "y", type = "output", size = 64 }] }"#;
+    let many = format!(
+        r#"model = {{ name = "many", target = "cayman" }}
+        tpb = [{}]"#,
+        [tpb; 9].join(", ")
+    );
+    assert_eq!(
+        refused("many.neff", &pack("many", &many).unwrap()),
+        "cannot load the model: it has 9 subgraphs, a device 8 TPBs (status 9, LOAD_NOT_ENOUGH_NC)\n"
+    );
 
     let mut greedy = pack("greedy", &with_output(64)).unwrap();
     greedy[0x1DC..0x1E0].copy_from_slice(&64u32.to_le_bytes());

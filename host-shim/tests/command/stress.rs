@@ -86,5 +86,7 @@ fn a_killed_run_leaves_a_capture_that_is_read_up_to_its_end() {
     let shown = sluice(&["report", "--json", capture.to_str().unwrap()]);
     let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!((&report["lossless"], &report["interrupted"]), (&json!(false), &json!(true)));
-    assert!(report["dfx"]["swimlane"]["collected"].as_u64().unwrap() > 0);
+    let swimlane = report["dfx"]["swimlane"].as_object().unwrap();
+    assert!(swimlane["collected"].as_u64().unwrap() > 0 && swimlane.len() == 1, "what is unknown is absent");
+    assert_eq!(code(&shown), 1);
 }

@@ -43,7 +43,7 @@ fn as_json(census: &Census) -> serde_json::Value {
     json!({
         "good": census.is_good(),
         "complete": census.summary.is_some(),
-        "lossless": census.summary.as_ref().is_some_and(|summary| summary.report.lossless),
+        "lossless": census.is_good(),
         "run": census.header.run.0,
         "arch": census.header.arch.name(),
         "clock_hz": census.header.clock_hz,

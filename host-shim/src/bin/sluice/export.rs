@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use sluice_host::capture::{Reader, folder};
+use sluice_host::capture::{Reader, census, folder};
 use sluice_host::export::perfetto;
-use sluice_host::report::units::{Bytes, Count};
+use sluice_host::report::units::{Bytes, Many, OneLine};
 
 /// Convert a capture
+///
+/// Exports what is there, and exits with 1 when the capture is damaged, broken off, or disagrees with its summary.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Capture file
@@ -30,13 +32,16 @@ enum Format {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut reader = Reader::open(&args.capture)?;
+    let findings = census(&mut reader)?.findings;
     let exported = match args.format {
         Format::Perfetto => folder::write_file(&args.output, |out| perfetto::write(&mut reader, out)),
     };
     let exported = exported.with_context(|| format!("cannot write {}", args.output.display()))?;
-    eprintln!("{}: {} slices, {}", args.output.display(), Count(exported.slices), Bytes(exported.bytes));
-    for damage in reader.damages() {
-        eprintln!("sluice: {}: {damage}", args.capture.display());
+    let output = args.output.display();
+    let slices = Many(exported.slices, "slice", "slices");
+    eprintln!("{}", OneLine(format_args!("{output}: {slices}, {}", Bytes(exported.bytes))));
+    for finding in &findings {
+        eprintln!("sluice: {}", OneLine(format_args!("{}: {finding}", args.capture.display())));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

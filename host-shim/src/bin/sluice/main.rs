@@ -15,6 +15,7 @@ mod stress;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use sluice_host::report::units::OneLine;
 
 #[derive(Debug, Parser)]
 #[command(name = "sluice", version, about = "Runs compiled models and records them without losing a record")]
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         Command::Stress(args) => stress::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("sluice: {error:#}");
+        eprintln!("sluice: {}", OneLine(format_args!("{error:#}")));
         ExitCode::FAILURE
     })
 }

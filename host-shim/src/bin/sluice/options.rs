@@ -56,6 +56,12 @@ impl Recording {
     }
 }
 
+/// The arguments of this command as text; what is no text in them is replaced.
+pub(crate) fn command_line() -> String {
+    let arguments = std::env::args_os().skip(1);
+    arguments.map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
 /// A device that this command has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DeviceName {

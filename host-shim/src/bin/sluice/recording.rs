@@ -24,6 +24,7 @@ use sluice_host::capture::{
 use sluice_host::dfx::{self, Account, BufferMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto;
+use sluice_host::report::units::Many;
 use sluice_host::report::{self, Artefacts, Freezes, HighWater, Page, Report};
 
 use crate::interrupt::Interrupt;
@@ -183,7 +184,8 @@ impl Capture {
         };
         report.lossless &= account.is_lossless();
         if account.lanes_missing > 0 {
-            report.wrong.push(format!("{} lanes did not flush in time", account.lanes_missing));
+            let lanes = Many(account.lanes_missing.into(), "lane", "lanes");
+            report.wrong.push(format!("{lanes} did not flush in time"));
         }
         report.dfx.insert(SubsystemId::Swimlane.name().into(), figures);
         totals
@@ -269,7 +271,7 @@ impl Capture {
     }
 }
 
-/// The report of a run that has not begun: nothing lost, nothing wrong.
+/// The report of a run that has not begun: nothing lost, nothing wrong, nothing verified.
 pub(crate) fn blank_report(capture: &Capture, options: &Recording, device: &str) -> Report {
     Report {
         device: device.into(),
@@ -277,8 +279,6 @@ pub(crate) fn blank_report(capture: &Capture, options: &Recording, device: &str)
         gate_scope: options.gate_scope.name().into(),
         run: capture.run(),
         lossless: true,
-        outputs_verified: true,
-        swaps_verified: true,
         ..Report::default()
     }
 }

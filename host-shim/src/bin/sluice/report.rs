@@ -9,6 +9,9 @@ use sluice_host::report::Page;
 use crate::output;
 
 /// Show the report of a captured run
+///
+/// What the run counted is held against the records that are there. Exits with 1 when the capture is damaged or broken
+/// off, when records were lost, or when something was wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Capture file
@@ -26,5 +29,5 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Page { report: &report, folder: None, has_report: false }.to_string()
     };
     output::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

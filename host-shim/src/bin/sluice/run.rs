@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use sluice_core::exec::{CoreIndex, NrtStatus};
 use sluice_core::fmap::Direction;
 use sluice_core::mem::DevAddr;
+use sluice_core::mmio::TpbId;
 use sluice_host::capture::payload::NO_EXECUTION;
 use sluice_host::capture::{Core, HostPhase, Manifest, Phase, WorkItem};
 use sluice_host::device::Device;
@@ -28,7 +29,7 @@ use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording};
+use crate::options::{DeviceName, Recording, command_line};
 use crate::recording::{Capture, blank_report};
 
 /// How long a model may stay in use after its last execution.
@@ -59,6 +60,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let DeviceName::Sim = args.recording.device;
     let tpbs = u32::try_from(neff.programs.len())?;
+    if tpbs > TpbId::COUNT {
+        let (model, most) = (args.model.display(), TpbId::COUNT);
+        let text =
+            format_args!("{model}: cannot load the model: it has {tpbs} subgraphs, a device {most} TPBs");
+        return Err(refusal(text, NrtStatus::LOAD_NOT_ENOUGH_NC));
+    }
     let config =
         SimConfig { arch: args.recording.arch, tpbs, lanes: args.recording.lanes, ..SimConfig::default() };
     let device = Arc::new(SimDevice::start(config)?);
@@ -173,7 +180,7 @@ fn manifest(args: &Args, model: &Model, device: &str) -> Manifest {
         device: device.into(),
         lanes,
         gate_scope: args.recording.gate_scope.name().into(),
-        options: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        options: command_line(),
         model: model.name().into(),
         tpbs,
         executions: args.executions,
@@ -398,8 +405,8 @@ impl<'a, D: Device> Bench<'a, D> {
         report.model = report_model(model, &self.tensors, self.executions);
         report.verified = self.verified;
         report.kbl.timeouts = self.timeouts;
-        report.outputs_verified = self.origins.is_some() && self.wrong_outputs.are_none();
-        report.swaps_verified = self.wrong_swaps.are_none();
+        report.outputs_verified = self.verified.outputs > 0 && self.wrong_outputs.are_none();
+        report.swaps_verified = self.verified.swaps > 0 && self.wrong_swaps.are_none();
         for findings in [self.errors, self.wrong_outputs, self.wrong_swaps] {
             report.wrong.extend(findings.into_texts());
         }

@@ -14,7 +14,7 @@ use sluice_host::dfx::Session;
 use sluice_host::report::Model;
 
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording};
+use crate::options::{DeviceName, Recording, command_line};
 use crate::recording::{Capture, blank_report};
 
 /// Longest sleep between two looks at the lanes and at the time.
@@ -130,7 +130,7 @@ fn manifest(args: &Args, tpbs: u32, device: &str) -> Manifest {
         device: device.into(),
         lanes,
         gate_scope: args.recording.gate_scope.name().into(),
-        options: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        options: command_line(),
         model: "stress".into(),
         cores: CoreIndex::all(tpbs).map(core).collect(),
         ..Manifest::default()
