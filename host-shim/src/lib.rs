@@ -9,5 +9,6 @@ pub mod dfx;
 pub mod export;
 pub mod kbl;
 pub mod neff;
+mod patience;
 pub mod report;
 pub mod verify;

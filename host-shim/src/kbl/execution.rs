@@ -9,7 +9,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice_core::exec::{NrtStatus, Ticket};
@@ -208,7 +207,7 @@ impl<D: Device> Running<D> {
 
     fn wait_until_ended(&self) -> Result<Outcome, WaitError> {
         let device = &*self.unit.device;
-        let mut patience = self.unit.patience.begin();
+        let mut looks = self.unit.patience.begin();
         let mut since = Instant::now();
         let mut behind = true;
         loop {
@@ -218,7 +217,7 @@ impl<D: Device> Running<D> {
                 let mut line = self.unit.line();
                 line.harvest(device)?;
                 if let Some(outcome) = self.outcome.get() {
-                    self.unit.patience.learn(patience);
+                    self.unit.patience.learn(looks);
                     return Ok(outcome.clone());
                 }
                 line.pending(self.ticket)?
@@ -231,8 +230,12 @@ impl<D: Device> Running<D> {
             if left.is_zero() {
                 return Err(WaitError::Timeout(Box::new(self.timed_out(pending))));
             }
-            if !patience.spin() {
-                device.wait_progress(seen, left.min(LONGEST_SLEEP));
+            // The harvest reads what the device is writing; until there is news one word is enough to look at.
+            while device.progress() == seen {
+                if !looks.another() {
+                    device.wait_progress(seen, left.min(LONGEST_SLEEP));
+                    break;
+                }
             }
         }
     }
@@ -252,48 +255,3 @@ impl<D: Device> Running<D> {
 
 /// A sleeping waiter looks at memory this often even if the device announces nothing.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
-
-/// How many looks at memory a wait is worth before it sleeps: more after waits that ended within them, fewer after waits
-/// that did not.
-#[derive(Debug)]
-pub(super) struct Patience(AtomicU32);
-
-impl Patience {
-    const LEAST: u32 = 4;
-    const MOST: u32 = 512;
-
-    pub(super) const fn new() -> Self {
-        Self(AtomicU32::new(64))
-    }
-
-    fn begin(&self) -> Spins {
-        let allowed = self.0.load(Ordering::Relaxed);
-        Spins { allowed, left: allowed }
-    }
-
-    fn learn(&self, spins: Spins) {
-        let next = if spins.left > 0 { spins.allowed * 2 } else { spins.allowed / 2 };
-        self.0.store(next.clamp(Self::LEAST, Self::MOST), Ordering::Relaxed);
-    }
-}
-
-/// The looks of one wait.
-#[derive(Clone, Copy, Debug)]
-struct Spins {
-    allowed: u32,
-    left: u32,
-}
-
-impl Spins {
-    /// Passes a moment; `false` once it is time to sleep.
-    fn spin(&mut self) -> bool {
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                std::hint::spin_loop();
-                true
-            }
-            None => false,
-        }
-    }
-}

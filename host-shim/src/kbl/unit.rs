@@ -21,7 +21,7 @@ use super::batch::MAX_BATCH_PAIRS;
 use super::build::{self, Bound, BuildError, Built, PatchedSlot};
 use super::collective::{CollectiveError, Collectives, LoopBack};
 use super::error::LoadError;
-use super::execution::{Patience, Staged};
+use super::execution::Staged;
 use super::line::{DeviceError, Line, MAX_DEPTH, StageError};
 use super::model::{LoadOptions, Model};
 use super::phases::{Phase, PhaseLog};
@@ -31,6 +31,7 @@ use super::tpb::{BringUpError, Tpb, TpbSizes};
 use crate::device::Device;
 use crate::device::heap::Heap;
 use crate::neff::{Neff, Target};
+use crate::patience::Patience;
 
 /// How a unit is set up.
 #[derive(Clone, Copy, Debug)]

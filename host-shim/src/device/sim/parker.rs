@@ -1,21 +1,20 @@
 //! How a thread of the simulated device sleeps and is woken.
 //!
-//! A wake-up is remembered until the next wait, so none is lost between a look at memory and the wait. Handing work over and
-//! back takes a few microseconds, so a waiter looks a little while before it sleeps.
+//! A wake-up is remembered until the next wait, so none is lost between a look at memory and the wait. A waiter looks a while
+//! before it sleeps, as long as that has paid lately.
 
-use std::hint;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Looks before the thread gives its processor away.
-const SPINS: u32 = 64;
+use crate::patience::Patience;
 
 /// One thread's place to wait.
 #[derive(Debug, Default)]
 pub(super) struct Parker {
     thread: OnceLock<Thread>,
+    patience: Patience,
     woken: AtomicBool,
     asleep: AtomicBool,
     sleeps: AtomicU64,
@@ -25,12 +24,14 @@ impl Parker {
     /// Blocks the calling thread until it was woken since its last wait, or `bound` has passed. Always called by the same
     /// thread.
     pub(super) fn wait(&self, bound: Duration) {
-        for _ in 0..SPINS {
+        let mut looks = self.patience.begin();
+        while looks.another() {
             if self.take() {
+                self.patience.learn(looks);
                 return;
             }
-            hint::spin_loop();
         }
+        self.patience.learn(looks);
         self.thread.get_or_init(thread::current);
         let start = Instant::now();
         self.asleep.store(true, Ordering::SeqCst);
