@@ -36,6 +36,8 @@ const FIGURES: &[(&str, Option<f64>)] = &[
     ("name_lookup_512", Some(1.35)),
     ("bind_hit", Some(0.05)),
     ("bind_miss", Some(1.7)),
+    ("submit_empty", Some(10.0)),
+    ("submit_empty_cold", None),
 ];
 
 /// More than all figures have taken, building included, so that only a hang meets it.

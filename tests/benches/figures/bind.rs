@@ -8,9 +8,10 @@ use sluice_core::fmap::Direction;
 use sluice_host::kbl::{self, Built, LoadOptions, Tensor};
 
 use crate::chained::{Bound, Chained, Key, Program, Wanted};
+use crate::cores::{Cores, pin};
 use crate::machine::Machine;
 use crate::windows::{Effort, best_ns};
-use crate::{Figure, cores, names};
+use crate::{Figure, names};
 
 /// Tensors of a model in one direction. Both of its programs have all of them.
 const TENSORS: usize = 16;
@@ -56,8 +57,8 @@ fn model() -> String {
 }
 
 /// Nanoseconds per build with unchanged sets, beside the join that it saves.
-pub(crate) fn hit(effort: Effort) -> anyhow::Result<Vec<Figure>> {
-    cores::pin(cores::first()?)?;
+pub(crate) fn hit(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure>> {
+    pin(cores.one()?)?;
     let machine = Machine::start(2)?;
     let model = machine.load("bind", &model(), &LoadOptions::default())?;
     let [inputs, outputs] = [Direction::Input, Direction::Output].map(|side| machine.tensors(model, side));
@@ -139,8 +140,8 @@ fn scattered() -> String {
 }
 
 /// Nanoseconds per descriptor of builds whose rings are all new, beside a copy of their bytes.
-pub(crate) fn miss(effort: Effort) -> anyhow::Result<Vec<Figure>> {
-    cores::pin(cores::first()?)?;
+pub(crate) fn miss(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure>> {
+    pin(cores.one()?)?;
     let machine = Machine::start(1)?;
     let forgetful = LoadOptions { ring_cache: 0, build_cache: 0, ..LoadOptions::default() };
     let text = scattered();

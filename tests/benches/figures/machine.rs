@@ -16,9 +16,9 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A device of `tpbs` TPBs. Its threads run where the calling one does now.
+    /// A device of `tpbs` TPBs and one lane. Its threads run where the calling one does now.
     pub(crate) fn start(tpbs: u32) -> anyhow::Result<Self> {
-        let device = Arc::new(SimDevice::start(SimConfig { tpbs, ..SimConfig::default() })?);
+        let device = Arc::new(SimDevice::start(SimConfig { tpbs, lanes: 1, ..SimConfig::default() })?);
         let ram = device.map().ram;
         let heap = Heap::new(ram.base, ram.bytes);
         let unit = Unit::open(device, heap.clone(), UnitOptions { phase_log: 0, ..UnitOptions::default() })?;

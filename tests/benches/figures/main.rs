@@ -12,12 +12,15 @@
 //! |---|---|
 //! | `names` | `name_lookup_64`, `name_lookup_512` |
 //! | `bind` | `bind_hit`, `bind_miss` |
+//! | `submit` | `submit_empty`, `submit_empty_cold` |
 
 mod bind;
 mod chained;
 mod cores;
 mod machine;
 mod names;
+mod pingpong;
+mod submit;
 mod windows;
 
 use std::fmt;
@@ -25,6 +28,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use cores::Cores;
 use windows::Effort;
 
 /// A measured figure.
@@ -45,13 +49,14 @@ impl fmt::Display for Figure {
 }
 
 /// One measurement: the figures that come out of it, and what measures them.
-type Bench = (&'static [&'static str], fn(Effort) -> anyhow::Result<Vec<Figure>>);
+type Bench = (&'static [&'static str], fn(Effort, &Cores) -> anyhow::Result<Vec<Figure>>);
 
 const BENCHES: &[Bench] = &[
     (&["name_lookup_64"], names::lookup::<64>),
     (&["name_lookup_512"], names::lookup::<512>),
     (&["bind_hit"], bind::hit),
     (&["bind_miss"], bind::miss),
+    (&["submit_empty", "submit_empty_cold"], submit::empty),
 ];
 
 /// What was asked for.
@@ -87,9 +92,10 @@ impl Wanted {
 
 fn main() -> anyhow::Result<ExitCode> {
     let wanted = Wanted::parse(std::env::args().skip(1))?;
+    let cores = Cores::allowed()?;
     let mut code = ExitCode::SUCCESS;
     for (names, measure) in BENCHES.iter().filter(|(names, _)| names.iter().any(|name| wanted.wants(name))) {
-        match measure(wanted.effort) {
+        match measure(wanted.effort, &cores) {
             Ok(figures) => {
                 figures.iter().filter(|figure| wanted.wants(figure.name)).for_each(|line| println!("{line}"))
             }

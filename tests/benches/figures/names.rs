@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use sluice_core::fmap::FixedTable;
 
 use crate::Figure;
-use crate::cores;
+use crate::cores::{Cores, pin};
 use crate::windows::{Effort, best_ns};
 
 const NAME_BYTES: usize = 32;
@@ -27,8 +27,8 @@ fn shuffled(names: usize) -> Vec<[u8; NAME_BYTES]> {
 }
 
 /// Nanoseconds per hit in a table of `NAMES` names.
-pub(crate) fn lookup<const NAMES: usize>(effort: Effort) -> anyhow::Result<Vec<Figure>> {
-    cores::pin(cores::first()?)?;
+pub(crate) fn lookup<const NAMES: usize>(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure>> {
+    pin(cores.one()?)?;
     let mut table = Box::new(FixedTable::<u32, NAMES>::new());
     let mut map = HashMap::with_capacity_and_hasher(NAMES, FixedState::default());
     for number in 0..NAMES {

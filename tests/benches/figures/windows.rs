@@ -68,3 +68,16 @@ fn ns_per_round(side: &mut impl FnMut(u64), rounds: u64) -> f64 {
     side(rounds);
     started.elapsed().as_nanos() as f64 / rounds as f64
 }
+
+/// Median of the nanoseconds that `side` takes, over `samples` times, each after `before`, which does not count.
+pub(crate) fn median_ns(samples: u32, mut before: impl FnMut(), mut side: impl FnMut()) -> f64 {
+    let took = (0..samples).map(|_| {
+        before();
+        let started = Instant::now();
+        side();
+        started.elapsed().as_nanos()
+    });
+    let mut took = took.collect::<Vec<_>>();
+    took.sort_unstable();
+    took[took.len() / 2] as f64
+}
