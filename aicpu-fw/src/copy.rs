@@ -18,7 +18,12 @@
 use sluice_core::dma::{Barrier, Pair, QueueRegisters};
 use sluice_core::exec::{DeviceMap, ErrorClass, REQUEST_BYTES};
 use sluice_core::mem::{DevAddr, DeviceMemory, Word, barrier};
-use sluice_core::mmio::{ControlWord, EventId, QueueId, Register, TpbId, TpbRegisters};
+use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, Register, TpbId, TpbRegisters};
+
+use crate::queue::DmaQueue;
+
+const REQUEST: u32 = TpbRegisters::REQUEST_OFFSET_BYTES;
+const REQUEST_END: u32 = REQUEST + REQUEST_BYTES as u32;
 
 /// What a pair did besides moving bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,27 +40,29 @@ pub(crate) struct Effects {
 }
 
 /// Carries out descriptor pairs on one device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CopyEngine<'a, M> {
+pub(crate) struct CopyEngine<'a, M: DeviceMemory> {
     memory: &'a M,
     map: &'a DeviceMap,
+    /// A TPB whose queues, by number from 0, need not be attached for each write.
+    at_hand: Option<(TpbId, &'a [DmaQueue<M>])>,
 }
 
 impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
     /// An engine on `memory`, which is laid out as `map` says.
     pub(crate) fn new(memory: &'a M, map: &'a DeviceMap) -> Self {
-        Self { memory, map }
+        Self { memory, map, at_hand: None }
     }
 
-    /// Device memory.
-    pub(crate) fn memory(&self) -> &'a M {
-        self.memory
+    /// The same engine for someone who has the first `queues` of `tpb` attached.
+    pub(crate) fn with_queues(self, tpb: TpbId, queues: &'a [DmaQueue<M>]) -> Self {
+        Self { at_hand: Some((tpb, queues)), ..self }
     }
 
     /// Reads `into.len()` bytes that a queue or a program needs; only RAM can hold such.
     ///
     /// # Errors
     /// [`ErrorClass::OUT_OF_BOUNDS`] when any of them is outside.
+    #[inline]
     pub(crate) fn fetch(&self, at: DevAddr, into: &mut [u8]) -> Result<(), ErrorClass> {
         self.in_ram(at, into.len() as u64)?;
         self.memory.read_bytes(at, into).map_err(|_| ErrorClass::OUT_OF_BOUNDS)
@@ -91,6 +98,10 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
         if !bytes.is_multiple_of(4) || !to.0.is_multiple_of(4) {
             return Err(ErrorClass::DMA_ABORT);
         }
+        if self.in_request(to, bytes) {
+            self.memory.copy(from, to, bytes.into()).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
+            return Ok(Effects::default());
+        }
         let mut effects = Effects::default();
         for offset in (0..u64::from(bytes)).step_by(4) {
             let mut value = [0; 4];
@@ -100,9 +111,15 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
         Ok(effects)
     }
 
+    /// Whether all of it lies in the request: bytes that its TPB's sequencer alone reads, once the start event is set.
+    fn in_request(&self, to: DevAddr, bytes: u32) -> bool {
+        match self.map.registers.locate(to) {
+            Some((_, Register::Control(offset @ REQUEST..REQUEST_END))) => bytes <= REQUEST_END - offset,
+            _ => false,
+        }
+    }
+
     fn write_register(&self, at: DevAddr, value: u32, effects: &mut Effects) -> Result<(), ErrorClass> {
-        const REQUEST: u32 = TpbRegisters::REQUEST_OFFSET_BYTES;
-        const REQUEST_END: u32 = REQUEST + REQUEST_BYTES as u32;
         const STOP: u32 = ControlWord::Stop.offset_bytes() as u32;
         let (tpb, register) = self.map.registers.locate(at).ok_or(ErrorClass::OUT_OF_BOUNDS)?;
         let outside = |_| ErrorClass::OUT_OF_BOUNDS;
@@ -110,13 +127,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             // The execution queue is the host's alone.
             Register::Queue(_, QueueId::EXEC, _) | Register::Other => return Err(ErrorClass::DMA_ABORT),
             Register::Queue(half, queue, register) => {
-                let bank = self
-                    .map
-                    .registers
-                    .tpb(tpb)
-                    .map_err(|_| ErrorClass::OUT_OF_BOUNDS)?
-                    .queue_bank(half, queue);
-                if !QueueRegisters::attach(self.memory, bank).map_err(outside)?.write(register, value) {
+                if !self.write_queue(tpb, half, queue, register, value)? {
                     return Err(ErrorClass::DMA_ABORT);
                 }
                 effects.prologue |= queue == QueueId::PROLOGUE;
@@ -139,5 +150,24 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             Register::Control(_) => return Err(ErrorClass::DMA_ABORT),
         }
         Ok(())
+    }
+
+    /// Writes a register of a queue. Reports whether descriptors may write it.
+    fn write_queue(
+        &self,
+        tpb: TpbId,
+        half: Half,
+        queue: QueueId,
+        register: QueueRegister,
+        value: u32,
+    ) -> Result<bool, ErrorClass> {
+        let at_hand = self.at_hand.filter(|(own, _)| *own == tpb);
+        if let Some(queue) = at_hand.and_then(|(_, queues)| queues.get(queue.get() as usize)) {
+            return Ok(queue.half(half).write(register, value));
+        }
+        let bank =
+            self.map.registers.tpb(tpb).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?.queue_bank(half, queue);
+        let registers = QueueRegisters::attach(self.memory, bank).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
+        Ok(registers.write(register, value))
     }
 }

@@ -58,6 +58,23 @@ pub(crate) struct Surroundings<'a, P: Platform, const CORES: usize> {
     pub(crate) record: &'a mut Recorder<P::Memory, CORES>,
     /// Round of the lane's loop.
     pub(crate) iteration: u32,
+    now_cycles: Option<u64>,
+}
+
+impl<'a, P: Platform, const CORES: usize> Surroundings<'a, P, CORES> {
+    /// What engines share in round `iteration` of a lane.
+    pub(crate) fn new(
+        cx: &'a Context<P>,
+        record: &'a mut Recorder<P::Memory, CORES>,
+        iteration: u32,
+    ) -> Self {
+        Self { cx, record, iteration, now_cycles: None }
+    }
+
+    /// The time of the round: engines that begin in the same round begin at the same time.
+    fn round_cycles(&mut self) -> u64 {
+        *self.now_cycles.get_or_insert_with(|| self.cx.now_cycles())
+    }
 }
 
 impl<M: DeviceMemory> EngineService<M> {
@@ -85,7 +102,7 @@ impl<M: DeviceMemory> EngineService<M> {
             State::Idle => match self.board.started() {
                 None => Activity::Idle,
                 Some(execution) => {
-                    self.state = self.begin(lane.cx, execution);
+                    self.state = self.begin(lane.cx, execution, lane.round_cycles());
                     Activity::Busy
                 }
             },
@@ -108,10 +125,15 @@ impl<M: DeviceMemory> EngineService<M> {
         }
     }
 
-    fn begin<P: Platform<Memory = M>>(&self, cx: &Context<P>, execution: Execution) -> State<M> {
-        self.notify(cx, execution, SubType::START);
+    fn begin<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        execution: Execution,
+        now_cycles: u64,
+    ) -> State<M> {
+        self.notify(cx, execution, SubType::START, now_cycles);
         match self.board.base() {
-            Ok(DevAddr::NULL) => self.end(cx, execution),
+            Ok(DevAddr::NULL) => self.end(cx, execution, now_cycles),
             Ok(at) => State::Fetch { execution, at, first: true },
             Err(_) => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
         }
@@ -129,7 +151,7 @@ impl<M: DeviceMemory> EngineService<M> {
             return self.fail(cx, execution, class);
         }
         match bytes.decode() {
-            Ok(Instruction::Halt) => self.end(cx, execution),
+            Ok(Instruction::Halt) => self.end(cx, execution, cx.now_cycles()),
             Ok(Instruction::RunBlock(block)) => match self.waits(cx, &block) {
                 Ok(waits) => {
                     let item = Item { instruction: at, signal: block.signal, last: false };
@@ -164,7 +186,7 @@ impl<M: DeviceMemory> EngineService<M> {
         item: Item,
         waits: Vec<(M::Word, u32), MAX_WAITS>,
     ) -> Activity {
-        let Surroundings { cx, record, iteration } = lane;
+        let Surroundings { cx, record, iteration, .. } = lane;
         if self.board.is_aborted(execution) {
             self.state = self.leave(cx, execution, ItemStatus::DONE);
             return Activity::Busy;
@@ -199,7 +221,7 @@ impl<M: DeviceMemory> EngineService<M> {
         times: TaskTimes,
         report: ItemReport,
     ) -> State<M> {
-        let Surroundings { cx, record, iteration } = lane;
+        let Surroundings { cx, record, iteration, .. } = lane;
         record.task(cx, self.core, &times);
         if report.status.failure().is_none()
             && let Some(semaphore) = item.signal
@@ -221,7 +243,7 @@ impl<M: DeviceMemory> EngineService<M> {
             return self.leave(cx, execution, report.status);
         }
         if item.last {
-            return self.end(cx, execution);
+            return self.end(cx, execution, cx.now_cycles());
         }
         match item.instruction.checked_add(INSTRUCTION_BYTES as u64) {
             Some(at) => State::Fetch { execution, at, first: false },
@@ -229,10 +251,15 @@ impl<M: DeviceMemory> EngineService<M> {
         }
     }
 
-    fn end<P: Platform<Memory = M>>(&self, cx: &Context<P>, execution: Execution) -> State<M> {
+    fn end<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        execution: Execution,
+        now_cycles: u64,
+    ) -> State<M> {
         // An execution that was given up meanwhile did not end.
         if !self.board.is_aborted(execution) {
-            self.notify(cx, execution, SubType::END);
+            self.notify(cx, execution, SubType::END, now_cycles);
         }
         self.leave(cx, execution, ItemStatus::DONE)
     }
@@ -257,8 +284,14 @@ impl<M: DeviceMemory> EngineService<M> {
         State::Idle
     }
 
-    fn notify<P: Platform<Memory = M>>(&self, cx: &Context<P>, execution: Execution, sub_type: SubType) {
-        let record = Notification::status(self.core.engine(), execution.ordinal(), sub_type, cx.now_cycles());
+    fn notify<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        execution: Execution,
+        sub_type: SubType,
+        now_cycles: u64,
+    ) {
+        let record = Notification::status(self.core.engine(), execution.ordinal(), sub_type, now_cycles);
         let _ = self.status.send(&record);
         cx.note_host_news();
     }

@@ -49,7 +49,7 @@ impl<M: DeviceMemory, const CORES: usize> LaneService<M, CORES> {
         record: &mut Recorder<M, CORES>,
     ) -> Activity {
         self.iteration = self.iteration.wrapping_add(1);
-        let mut lane = Surroundings { cx, record, iteration: self.iteration };
+        let mut lane = Surroundings::new(cx, record, self.iteration);
         self.engines.iter_mut().fold(Activity::Idle, |activity, engine| activity.and(engine.poll(&mut lane)))
     }
 }

@@ -1,7 +1,7 @@
 //! A node: all services of one processor, polled in turn.
 //!
 //! ```text
-//!   round:  recorder follows the boot block ─► made-up records ─► sequencers (lane 0) ─► engines ─► agents ─► tell the host
+//!   round:  recorder follows the boot block ─► made-up records ─► engines ─► sequencers (lane 0) ─► agents ─► tell the host
 //!   nothing done in a whole round ─► wait until woken, or until an agent's time has come
 //! ```
 //!
@@ -143,12 +143,13 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         for Lane { service, record, workload } in lanes {
             record.sync(cx);
             activity = activity.and(workload.poll(cx, record));
+            activity = activity.and(service.poll(cx, record));
+            // Behind the engines: what these end is done in the same round.
             if service.index() == LaneIndex::SEQUENCER {
                 for sequencer in sequencers.iter_mut() {
                     activity = activity.and(sequencer.poll(cx, record));
                 }
             }
-            activity = activity.and(service.poll(cx, record));
         }
         for agent in agents {
             activity = activity.and(agent.poll(cx));

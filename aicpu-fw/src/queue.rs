@@ -47,6 +47,14 @@ impl<M: DeviceMemory> DmaQueue<M> {
         })
     }
 
+    /// The registers of one half.
+    pub(crate) fn half(&self, half: Half) -> &QueueRegisters<M::Word> {
+        match half {
+            Half::Tx => &self.tx,
+            Half::Rx => &self.rx,
+        }
+    }
+
     /// Goes back to the start of both rings.
     pub(crate) fn rearm(&self) {
         self.tx.rearm();

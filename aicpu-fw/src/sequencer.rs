@@ -109,7 +109,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         record: &mut Recorder<M, CORES>,
     ) -> Activity {
         match self.state {
-            State::Idle => self.poll_idle(cx),
+            State::Idle => self.poll_idle(cx, record),
             State::Staging { since_cycles } => self.poll_staging(cx, record, since_cycles),
             State::Running { execution, ended, aborted } => self.poll_running(cx, execution, ended, aborted),
             State::Stopped { setups } => self.poll_stopped(setups),
@@ -122,12 +122,17 @@ impl<M: DeviceMemory> Sequencer<M> {
         if waiting > u32::MAX / 2 { 0 } else { waiting }
     }
 
-    fn poll_idle<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) -> Activity {
+    fn poll_idle<P: Platform<Memory = M>, const CORES: usize>(
+        &mut self,
+        cx: &Context<P>,
+        record: &mut Recorder<M, CORES>,
+    ) -> Activity {
         if self.waiting() == 0 || self.control.stop.observe() != 0 {
             return Activity::Idle;
         }
-        self.state = State::Staging { since_cycles: cx.now_cycles() };
-        Activity::Busy
+        let since_cycles = cx.now_cycles();
+        self.state = State::Staging { since_cycles };
+        self.poll_staging(cx, record, since_cycles)
     }
 
     fn poll_stopped(&mut self, setups: u32) -> Activity {
@@ -145,7 +150,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         record: &mut Recorder<M, CORES>,
         since_cycles: u64,
     ) -> Activity {
-        let engine = CopyEngine::new(cx.memory(), cx.map());
+        let engine = CopyEngine::new(cx.memory(), cx.map()).with_queues(self.tpb, &self.model_queues);
         for _ in 0..PAIRS_PER_POLL {
             let consumed = self.control.exec_head_pairs.get();
             if consumed == self.control.exec_posted_pairs.observe() {
@@ -171,7 +176,7 @@ impl<M: DeviceMemory> Sequencer<M> {
                 return Activity::Busy;
             }
             if effects.started == Some(self.tpb) {
-                return self.start(cx, record, &engine, since_cycles);
+                return self.start(cx, record, since_cycles);
             }
         }
         Activity::Busy
@@ -190,13 +195,12 @@ impl<M: DeviceMemory> Sequencer<M> {
         &mut self,
         cx: &Context<P>,
         record: &mut Recorder<M, CORES>,
-        engine: &CopyEngine<'_, M>,
         since_cycles: u64,
     ) -> Activity {
         let execution = Execution::after(self.control.executions_done.get());
         self.start_event.store_relaxed(0);
         let mut request = ExecRequest::new_zeroed();
-        if engine.memory().read_bytes(self.registers.request(), request.as_mut_bytes()).is_err() {
+        if cx.memory().read_bytes(self.registers.request(), request.as_mut_bytes()).is_err() {
             return self.stop(cx, QueueId::EXEC, ErrorClass::OUT_OF_BOUNDS);
         }
         for semaphore in 0..SemaphoreId::COUNT {

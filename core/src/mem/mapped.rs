@@ -82,6 +82,7 @@ impl<'a> Slab<Lent<'a>> {
 
 // SAFETY: `Slab::new`'s caller guaranteed the range for as long as the token lives, and each clone carries the token.
 unsafe impl<K: Clone> Backing for Slab<K> {
+    #[inline]
     fn resolve(&self, at: DevAddr, bytes: u64) -> Option<NonNull<u8>> {
         let offset = at.0.checked_sub(self.base.0)?;
         let end = offset.checked_add(bytes)?;
@@ -140,6 +141,7 @@ impl<B: Backing> Memory for Mapped<B> {
 }
 
 impl<B: Backing> CopyMemory for Mapped<B> {
+    #[inline]
     fn copy(&self, from: DevAddr, to: DevAddr, bytes: u64) -> Result<(), Fault> {
         let source = self.backing.resolve(from, bytes).ok_or(Fault::OutOfRange { at: from, bytes })?;
         let target = self.backing.resolve(to, bytes).ok_or(Fault::OutOfRange { at: to, bytes })?;
@@ -149,6 +151,7 @@ impl<B: Backing> CopyMemory for Mapped<B> {
         Ok(())
     }
 
+    #[inline]
     fn read_bytes(&self, from: DevAddr, into: &mut [u8]) -> Result<(), Fault> {
         let bytes = into.len() as u64;
         let source = self.backing.resolve(from, bytes).ok_or(Fault::OutOfRange { at: from, bytes })?;
@@ -157,6 +160,7 @@ impl<B: Backing> CopyMemory for Mapped<B> {
         Ok(())
     }
 
+    #[inline]
     fn write_bytes(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault> {
         let len = bytes.len() as u64;
         let target = self.backing.resolve(to, len).ok_or(Fault::OutOfRange { at: to, bytes: len })?;
