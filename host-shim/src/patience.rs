@@ -70,6 +70,11 @@ impl Looks {
             None => false,
         }
     }
+
+    /// Whether it is time to sleep.
+    pub(crate) fn are_over(&self) -> bool {
+        self.left == 0
+    }
 }
 
 #[cfg(test)]

@@ -37,6 +37,8 @@ pub struct Running<D: Device> {
     ticket: Ticket,
     timeout: Duration,
     outcome: OutcomeCell,
+    /// The device's progress before it was kicked off.
+    seen: u32,
     unit: Arc<Shared<D>>,
 }
 
@@ -164,9 +166,10 @@ impl<D: Device> Staged<D> {
         // A staged execution has its unit until it is kicked off, which happens once.
         let Some(unit) = self.unit.take() else { unreachable!("kicked off twice") };
         let span = unit.phases.start(&*unit.device, Phase::Kickoff);
+        let seen = unit.device.progress();
         unit.line().kick_off(&unit.device, ticket);
         span.end(Some(ticket.0));
-        let running = Running { ticket, timeout: self.timeout, outcome, unit };
+        let running = Running { ticket, timeout: self.timeout, outcome, seen, unit };
         match running.not_started() {
             Some(error) => Err(error),
             None => Ok(running),
@@ -208,11 +211,12 @@ impl<D: Device> Running<D> {
     fn wait_until_ended(&self) -> Result<Outcome, WaitError> {
         let device = &*self.unit.device;
         let mut looks = self.unit.patience.begin();
-        let mut since = Instant::now();
-        let mut behind = true;
+        let (mut seen, mut since, mut behind) = (self.seen, None, true);
         loop {
+            // A harvest reads what the device is writing; until there is news one word is enough to look at.
+            while looks.another() && device.progress() == seen {}
             // Before memory is looked at, so that progress made meanwhile ends the sleep below at once.
-            let seen = device.progress();
+            seen = device.progress();
             let pending = {
                 let mut line = self.unit.line();
                 line.harvest(device)?;
@@ -220,23 +224,20 @@ impl<D: Device> Running<D> {
                     self.unit.patience.learn(looks);
                     return Ok(outcome.clone());
                 }
+                if !looks.are_over() {
+                    continue;
+                }
                 line.pending(self.ticket)?
             };
             if behind && pending.behind.is_none() {
                 // From here on it is this execution's own time.
-                (behind, since) = (false, Instant::now());
+                (behind, since) = (false, None);
             }
-            let left = self.timeout.saturating_sub(since.elapsed());
+            let left = self.timeout.saturating_sub(since.get_or_insert_with(Instant::now).elapsed());
             if left.is_zero() {
                 return Err(WaitError::Timeout(Box::new(self.timed_out(pending))));
             }
-            // The harvest reads what the device is writing; until there is news one word is enough to look at.
-            while device.progress() == seen {
-                if !looks.another() {
-                    device.wait_progress(seen, left.min(LONGEST_SLEEP));
-                    break;
-                }
-            }
+            device.wait_progress(seen, left.min(LONGEST_SLEEP));
         }
     }
 

@@ -45,8 +45,10 @@ impl Parker {
 
     /// Ends the present wait, or the next one.
     pub(super) fn wake(&self) {
-        // Partner of `take`: whatever the waker stored before is visible to the woken thread.
-        if !self.woken.swap(true, Ordering::AcqRel)
+        // Whatever the waker stored before is visible to the woken thread. Sequentially consistent with the waiter's two
+        // accesses: either it finds itself woken when it has said that it sleeps, or this sees that it does.
+        if !self.woken.swap(true, Ordering::SeqCst)
+            && self.asleep.load(Ordering::SeqCst)
             && let Some(thread) = self.thread.get()
         {
             thread.unpark();
@@ -64,6 +66,6 @@ impl Parker {
     }
 
     fn take(&self) -> bool {
-        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
+        self.woken.load(Ordering::SeqCst) && self.woken.swap(false, Ordering::SeqCst)
     }
 }
