@@ -136,6 +136,11 @@ impl EventId {
     pub const START: Self = Self(0);
 }
 
+impl TpbId {
+    /// The first.
+    pub const FIRST: Self = Self(0);
+}
+
 impl SemaphoreId {
     /// The first of a TPB's semaphores.
     pub const FIRST: Self = Self(0);

@@ -15,6 +15,7 @@
 //! sleep early, and a sleeper that missed none of them looks at memory again anyway within its bound.
 
 pub mod heap;
+pub(crate) mod process;
 #[cfg(feature = "sim")]
 mod progress;
 #[cfg(feature = "sim")]

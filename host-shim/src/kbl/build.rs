@@ -32,12 +32,16 @@ use super::model::{Model, Wanted};
 use super::registry::{Holder, ModelHandle, Registry, RegistryError};
 use super::ring::{BuildFault, Ring};
 use super::set::{SetKey, Snapshot, TensorSet};
+use super::unit::Forked;
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, UsageTag};
 
 /// A build that can't be made. Nothing of it stays on the device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BuildError {
+    /// The unit belongs to another process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// No such model.
     #[error(transparent)]
     Model(#[from] RegistryError),
@@ -56,6 +60,7 @@ impl BuildError {
     /// The status that the C interface reports for it.
     pub fn status(&self) -> NrtStatus {
         match self {
+            Self::Forked(_) => NrtStatus::FAILURE,
             Self::Model(error) => error.status(),
             Self::Tensors(_) => NrtStatus::INVALID,
             Self::Rings(fault) | Self::Swaps(fault) => fault.status(),

@@ -9,6 +9,7 @@ use super::collective::CollectiveError;
 use super::registry::RegistryError;
 use super::ring::BuildFault;
 use super::template::TemplateFault;
+use super::unit::Forked;
 use crate::device::heap::HeapError;
 use crate::neff::{CarveOut, DmaOp, Target};
 
@@ -130,6 +131,9 @@ pub enum LoadError {
     /// Device memory could not be reached.
     #[error(transparent)]
     Device(#[from] Fault),
+    /// The unit belongs to another process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// Collectives that do not take the model.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
@@ -151,7 +155,9 @@ impl LoadError {
             | Self::Name(_) => NrtStatus::INVALID,
             Self::NotEnoughCores { .. } => NrtStatus::LOAD_NOT_ENOUGH_NC,
             Self::Heap(_) | Self::Contract { .. } => NrtStatus::RESOURCE,
-            Self::NotStaged { .. } | Self::Device(_) | Self::BatchTooLarge { .. } => NrtStatus::FAILURE,
+            Self::NotStaged { .. } | Self::Device(_) | Self::Forked(_) | Self::BatchTooLarge { .. } => {
+                NrtStatus::FAILURE
+            }
             Self::Queue { fault, .. } => fault.status(),
             Self::Ring(fault) => fault.status(),
             Self::Collective(error) => error.status,

@@ -165,6 +165,10 @@ impl<D: Device> Staged<D> {
         let (ticket, outcome) = (self.ticket, Arc::clone(&self.outcome));
         // A staged execution has its unit until it is kicked off, which happens once.
         let Some(unit) = self.unit.take() else { unreachable!("kicked off twice") };
+        if let Err(forked) = unit.check_process() {
+            let (tpb, fault) = (TpbId::FIRST, ExecFault::Forked(forked));
+            return Err(KickoffError { ticket, tpb, fault });
+        }
         let span = unit.phases.start(&*unit.device, Phase::Kickoff);
         let seen = unit.device.progress();
         unit.line().kick_off(&unit.device, ticket);
@@ -179,7 +183,7 @@ impl<D: Device> Staged<D> {
 
 impl<D: Device> Drop for Staged<D> {
     fn drop(&mut self) {
-        if let Some(unit) = self.unit.take() {
+        if let Some(unit) = self.unit.take().filter(|unit| unit.check_process().is_ok()) {
             unit.line().retire(&unit.device, self.ticket);
         }
     }
@@ -198,6 +202,7 @@ impl<D: Device> Running<D> {
     /// A status other than success, the timeout, or a device that can't be followed.
     pub fn wait(self) -> Result<Outcome, WaitError> {
         let unit = Arc::clone(&self.unit);
+        unit.check_process().map_err(DeviceError::from)?;
         let span = unit.phases.start(&*unit.device, Phase::Wait);
         let result = self.wait_until_ended();
         span.end(Some(self.ticket.0));

@@ -30,6 +30,7 @@ use super::outcome::{EngineTimes, ExecFault, Outcome};
 use super::registry::{Held, ModelHandle, RegistryError};
 use super::set::Snapshot;
 use super::tpb::{Blocked, Halt, ImpossibleCount, Mark, Tpb};
+use super::unit::Forked;
 use crate::device::Device;
 use crate::neff::Tables;
 
@@ -103,13 +104,16 @@ pub enum DeviceError {
     /// A counter says what can't be.
     #[error(transparent)]
     Count(#[from] ImpossibleCount),
+    /// It belongs to another process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 impl DeviceError {
     /// The status that the C interface reports for it.
     pub fn status(&self) -> NrtStatus {
         match self {
-            Self::Fault(_) => NrtStatus::FAILURE,
+            Self::Fault(_) | Self::Forked(_) => NrtStatus::FAILURE,
             Self::Count(_) => NrtStatus::HW_ERROR,
         }
     }

@@ -96,5 +96,5 @@ pub use stream::{EngineState, Received};
 pub use template::TemplateFault;
 pub use tensor::{Tensor, TensorError};
 pub use tpb::{Blocked, BringUpError, Halt, ImpossibleCount};
-pub use unit::{OpenError, Unit, UnitOptions, UnloadError};
+pub use unit::{Forked, OpenError, Unit, UnitOptions, UnloadError};
 pub use work::{EngineReport, Executability, WorkItem};

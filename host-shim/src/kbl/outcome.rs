@@ -8,6 +8,7 @@ use sluice_core::mmio::{Engine, QueueId, TpbId};
 
 use super::stream::{EngineState, Received};
 use super::tpb::Halt;
+use super::unit::Forked;
 
 /// Something that went wrong in an execution on one TPB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +56,8 @@ pub enum ExecFault {
     },
     /// Nothing runs on the TPB any more.
     Halted(Halt),
+    /// The device belongs to another process.
+    Forked(Forked),
 }
 
 impl ExecFault {
@@ -66,7 +69,7 @@ impl ExecFault {
                 NrtStatus::EXEC_SW_NQ_OVERFLOW
             }
             Self::Disorder { .. } | Self::Missing { .. } => NrtStatus::EXEC_COMPLETED_WITH_ERR,
-            Self::NoRequest { .. } | Self::NotStarted { .. } => NrtStatus::FAILURE,
+            Self::NoRequest { .. } | Self::NotStarted { .. } | Self::Forked(_) => NrtStatus::FAILURE,
             Self::Halted(_) => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
         }
     }
@@ -95,6 +98,7 @@ impl fmt::Display for ExecFault {
             }
             Self::NotStarted { fault } => write!(f, "Failed to post inference request, err: {fault}"),
             Self::Halted(halt) => halt.fmt(f),
+            Self::Forked(forked) => forked.fmt(f),
         }
     }
 }

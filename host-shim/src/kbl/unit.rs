@@ -30,6 +30,7 @@ use super::set::TensorSet;
 use super::tpb::{BringUpError, Tpb, TpbSizes};
 use crate::device::Device;
 use crate::device::heap::Heap;
+use crate::device::process::Process;
 use crate::neff::{Neff, Target};
 use crate::patience::Patience;
 
@@ -144,8 +145,20 @@ impl UnloadError {
     }
 }
 
+/// A unit in the hands of a process that was forked from the one that opened it. The device is that one's: nothing is
+/// touched from here, and what it has in flight goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the unit was opened by process {opened_by}, and this is process {here}, forked from it")]
+pub struct Forked {
+    /// Who opened it.
+    pub opened_by: u32,
+    /// Who asks.
+    pub here: u32,
+}
+
 /// What the handles of a unit have in common.
 pub(super) struct Shared<D: Device> {
+    process: Process,
     pub(super) device: Arc<D>,
     heap: Heap,
     at: Vec<(TpbId, TpbRegisters)>,
@@ -159,6 +172,15 @@ pub(super) struct Shared<D: Device> {
 }
 
 impl<D: Device> Shared<D> {
+    /// Makes sure that this is the process that opened the unit. Comes before every lock: one that was held when the process
+    /// was forked is never let go of in the fork.
+    pub(super) fn check_process(&self) -> Result<(), Forked> {
+        match self.process.is_this() {
+            true => Ok(()),
+            false => Err(Forked { opened_by: self.process.id(), here: std::process::id() }),
+        }
+    }
+
     pub(super) fn line(&self) -> MutexGuard<'_, Line<D>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,6 +210,7 @@ impl<D: Device> Shared<D> {
     /// Ends the line. A stop record goes behind what is in flight; an idle device, and one that has not come to the record
     /// within `limit`, is told to start nothing more at once. Returns whether nothing is in line any more.
     fn close(&self, limit: Duration) -> Result<bool, DeviceError> {
+        self.check_process()?;
         self.line().close();
         let over = self.drain(limit, |line| {
             if !line.is_empty() {
@@ -204,6 +227,14 @@ impl<D: Device> Drop for Shared<D> {
     fn drop(&mut self) {
         /// How long the device gets for executions that nobody waits for any more.
         const LIMIT: Duration = Duration::from_secs(1);
+        if self.check_process().is_err() {
+            // Everything behind it is the other process's to end.
+            std::mem::forget(Arc::clone(&self.device));
+            if let Ok(line) = self.line.get_mut() {
+                line.abandon();
+            }
+            return;
+        }
         let over = self.close(LIMIT);
         if !matches!(over, Ok(true)) {
             tracing::warn!(
@@ -279,6 +310,7 @@ impl<D: Device> Unit<D> {
         }
         Ok(Self {
             shared: Arc::new(Shared {
+                process: Process::this(),
                 device,
                 heap,
                 at,
@@ -315,6 +347,7 @@ impl<D: Device> Unit<D> {
     pub fn load(&self, neff: &Neff, options: &LoadOptions) -> Result<ModelHandle, LoadError> {
         let Shared { device, heap, at, phases, collectives, .. } = &*self.shared;
         let span = phases.start(&**device, Phase::Load);
+        self.shared.check_process()?;
         let target = self.shared.options.target;
         let model = Model::load(neff, at, target, &**device, heap, &**collectives, options)?;
         let pairs = model.batch_pairs();
@@ -345,6 +378,7 @@ impl<D: Device> Unit<D> {
         outputs: &TensorSet,
     ) -> Result<Built, BuildError> {
         let Shared { device, heap, phases, models, .. } = &*self.shared;
+        self.shared.check_process()?;
         let span = phases.start(&**device, Phase::Build);
         let built = Built::new(models, model, (inputs, outputs), &**device, heap)?;
         span.end(None);
@@ -376,6 +410,7 @@ impl<D: Device> Unit<D> {
     /// No room now (status QUEUE_FULL), the model is gone, or a device that can't be reached. Nothing is staged then.
     pub fn stage(&self, built: &Built) -> Result<Staged<D>, StageError> {
         let Shared { device, phases, models, .. } = &*self.shared;
+        self.shared.check_process().map_err(DeviceError::from)?;
         let span = phases.start(&**device, Phase::Stage);
         let model = models.acquire(built.model, Holder::Execution)?;
         let timeout = model.timeout();
@@ -387,11 +422,11 @@ impl<D: Device> Unit<D> {
         Ok(Staged::new(ticket, timeout, outcome, Arc::clone(&self.shared)))
     }
 
-    /// Panics while it holds the line.
+    /// Does something while it holds the line.
     #[cfg(test)]
-    pub(super) fn panic_in_line(&self) {
+    pub(super) fn with_line_locked<T>(&self, run: impl FnOnce() -> T) -> T {
         let _line = self.shared.line();
-        panic!("told to");
+        run()
     }
 
     /// Tickets issued so far: one per execution that was staged.
@@ -409,6 +444,7 @@ impl<D: Device> Unit<D> {
     /// # Errors
     /// A device that can't be followed.
     pub fn harvest(&self) -> Result<(), DeviceError> {
+        self.shared.check_process()?;
         self.shared.line().harvest(&self.shared.device)
     }
 
@@ -419,6 +455,7 @@ impl<D: Device> Unit<D> {
     /// the collectives fails, the model is gone all the same.
     pub fn unload(&self, model: ModelHandle, limit: Duration) -> Result<(), UnloadError> {
         let started = Instant::now();
+        self.shared.check_process().map_err(DeviceError::from)?;
         drop(self.shared.models.acquire(model, Holder::Query)?);
         self.shared.drain(limit, |line| Ok(line.in_flight_of(model) == 0))?;
         let model = self.shared.models.remove(model, limit.saturating_sub(started.elapsed()))?;

@@ -193,7 +193,7 @@ fn setup_lock() {
     let bench = Bench::new(&model("pointers"));
     let (built, unit) = (bench.built(), bench.unit.clone());
     // Whoever holds the line's lock panics.
-    let panicked = std::thread::spawn(move || unit.panic_in_line()).join();
+    let panicked = std::thread::spawn(move || unit.with_line_locked(|| panic!("told to"))).join();
     assert!(panicked.is_err());
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     bench.device.tpb(0).run(0);
@@ -248,7 +248,7 @@ fn request_does_not_fit() {
 #[test]
 fn kickoff_doorbell() {
     let error = ExecFault::NotStarted { fault: Fault::Transport { at: DevAddr(0x40) } };
-    check(&error, error.status(), "Failed to post inference request, err: ", NrtStatus::FAILURE);
+    check(error, error.status(), "Failed to post inference request, err: ", NrtStatus::FAILURE);
 }
 
 #[test]

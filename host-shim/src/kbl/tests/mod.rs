@@ -4,6 +4,7 @@ mod collective;
 mod errors;
 mod faults;
 mod flow;
+mod fork;
 mod load;
 mod rebuild;
 mod removal;
