@@ -49,6 +49,8 @@ impl fmt::Display for Direction {
 pub struct ContractEntry {
     /// The least bytes that a tensor must have; more is fine.
     pub size_bytes: u64,
+    /// A tensor must begin at a multiple of this. Sets hold handles, so whoever knows their addresses checks it.
+    pub align_bytes: u64,
     /// The variable.
     pub var: VarId,
     /// Whether it is read or written.
@@ -138,7 +140,8 @@ mod tests {
     fn contract() -> ContractSet<3> {
         let mut contract = ContractSet::new();
         for (var, (name, size_bytes)) in [("x", 100), ("y", 200), ("z", 300)].into_iter().enumerate() {
-            let entry = ContractEntry { size_bytes, var: VarId(var as u32), direction: Direction::Input };
+            let (var, direction) = (VarId(var as u32), Direction::Input);
+            let entry = ContractEntry { size_bytes, align_bytes: 1, var, direction };
             contract.insert(name.as_bytes(), entry).unwrap();
         }
         contract

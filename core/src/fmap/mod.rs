@@ -11,7 +11,7 @@
 //!
 //! | table | key → value | full |
 //! |---|---|---|
-//! | contract, one per direction | name → size, variable, direction | error with capacity and count |
+//! | contract, one per direction | name → size, alignment, variable, direction | error with capacity and count |
 //! | tensor set, one per direction | name → the caller's handle | the same; a name that is in it is still overwritten |
 //! | variable map | variable → name, direction | the same |
 //!

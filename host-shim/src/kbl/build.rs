@@ -26,7 +26,7 @@ use sluice_core::mmio::QueueRegister;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::contract::{Bindings, Offender, Sets};
+use super::contract::{Bindings, Found, Offender, Sets};
 use super::image::{Patched, TpbImage};
 use super::model::{Model, Wanted};
 use super::registry::{Holder, ModelHandle, Registry, RegistryError};
@@ -158,7 +158,16 @@ fn merged(offenders: Vec<Offender>) -> Vec<Offender> {
         let same =
             |known: &&mut Offender| known.direction == offender.direction && known.name == offender.name;
         match merged.iter_mut().find(same) {
-            Some(known) => known.need_bytes = known.need_bytes.max(offender.need_bytes),
+            Some(known) => {
+                known.need_bytes = known.need_bytes.max(offender.need_bytes);
+                if let (
+                    Found::Misaligned { need_align_bytes, .. },
+                    Found::Misaligned { need_align_bytes: also, .. },
+                ) = (&mut known.found, offender.found)
+                {
+                    *need_align_bytes = (*need_align_bytes).max(also);
+                }
+            }
             None => merged.push(offender),
         }
     }

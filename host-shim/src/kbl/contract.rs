@@ -1,7 +1,7 @@
 //! What a program wants to be bound: its inputs and outputs by name, and the join with the caller's sets.
 //!
 //! ```text
-//!   contract entry (name, size, var_id, direction) ──name, in the set of that direction──► tensor ──► place
+//!   contract entry (name, size, alignment, var_id, direction) ──name, in the set of that direction──► tensor ──► place
 //! ```
 //!
 //! Direction stands in each entry, so one join mixes both sets.
@@ -10,6 +10,7 @@ use std::fmt;
 
 use sluice_core::dma::Placement;
 use sluice_core::fmap::{self, ContractEntry, Direction, Offence, VarId};
+use sluice_core::mem::DevAddr;
 
 use super::error::LoadError;
 use super::set::{Place, Snapshot, Table, TensorSet, try_table};
@@ -38,6 +39,13 @@ pub enum Found {
     TooSmall {
         /// Its length.
         got_bytes: u64,
+    },
+    /// Its tensor does not begin where the program needs it to.
+    Misaligned {
+        /// Of what its address has to be a multiple.
+        need_align_bytes: u64,
+        /// Its address.
+        at: DevAddr,
     },
     /// Its tensor lies on another device.
     Elsewhere,
@@ -69,6 +77,12 @@ impl fmt::Display for Offender {
             Found::Missing => write!(f, "{direction} `{name}` is missing, need {need_bytes} bytes"),
             Found::TooSmall { got_bytes } => {
                 write!(f, "{direction} `{name}` needs {need_bytes} bytes, got {got_bytes}")
+            }
+            Found::Misaligned { need_align_bytes, at } => {
+                write!(
+                    f,
+                    "{direction} `{name}` needs an address that is a multiple of {need_align_bytes}, got {at}"
+                )
             }
             Found::Elsewhere => write!(f, "{direction} `{name}` lies on another device"),
         }
@@ -118,7 +132,8 @@ impl Contract {
             let variables = vars.len();
             let mut side = try_table(variables).map_err(|_| LoadError::Contract { variables })?;
             for var in vars {
-                let entry = ContractEntry { size_bytes: var.size_bytes, var: var.id, direction };
+                let Var { size_bytes, alignment_bytes: align_bytes, id: var_id, .. } = *var;
+                let entry = ContractEntry { size_bytes, align_bytes, var: var_id, direction };
                 side.insert(var.name.as_bytes(), entry)?;
             }
             Ok::<_, LoadError>(side)
@@ -142,10 +157,16 @@ impl Contract {
             for (name, entry) in side.iter() {
                 let Some(place) = set.places().get_name(name) else { continue };
                 let view = snapshot.view(place);
-                if !view.heap().is(heap) {
-                    let found = Found::Elsewhere;
-                    offenders.push(Offender::new(entry.direction, name, entry.size_bytes, found));
-                }
+                let ContractEntry { size_bytes, align_bytes: need_align_bytes, direction, .. } = entry;
+                let at = view.at();
+                let found = if !view.heap().is(heap) {
+                    Some(Found::Elsewhere)
+                } else if !at.0.is_multiple_of(need_align_bytes) {
+                    Some(Found::Misaligned { need_align_bytes, at })
+                } else {
+                    None
+                };
+                offenders.extend(found.map(|found| Offender::new(direction, name, size_bytes, found)));
                 places.push(Placement { base: view.at(), size_bytes: view.size_bytes() });
             }
         }
@@ -170,8 +191,6 @@ impl Contract {
 
 #[cfg(test)]
 mod tests {
-    use sluice_core::mem::DevAddr;
-
     use super::*;
     use crate::kbl::Tensor;
     use crate::neff::VarKind;
@@ -246,5 +265,24 @@ mod tests {
                 "output `c` lies on another device",
             ]
         );
+    }
+
+    #[test]
+    fn a_tensor_that_begins_elsewhere_than_the_program_needs_is_named() {
+        let heap = Heap::new(DevAddr(0x1000), 1 << 20);
+        let input = Var { alignment_bytes: 4096, ..var(0, "a", 64, VarKind::Input) };
+        let contract = Contract::new(1, vec![&input], vec![]).unwrap();
+        let aligned = Tensor::allocate_aligned(&heap, 8192, 4096).unwrap();
+        let bound = |tensor: Tensor| {
+            let mut inputs = TensorSet::with_capacity(1);
+            inputs.add("a", tensor).unwrap();
+            join(&contract, &heap, &inputs, &TensorSet::with_capacity(1)).offenders
+        };
+        let odd = aligned.slice(64, 4096).unwrap();
+        assert_eq!(
+            bound(odd.clone()),
+            [format!("input `a` needs an address that is a multiple of 4096, got {}", odd.at())]
+        );
+        assert_eq!(bound(aligned.slice(4096, 64).unwrap()), [""; 0]);
     }
 }

@@ -287,7 +287,11 @@ pub(super) fn tensors<D: Device>(unit: &Unit<D>, model: ModelHandle) -> (TensorS
         };
         let larger = set.get(&wanted.name).is_none_or(|tensor| tensor.size_bytes() < wanted.size_bytes);
         if larger {
-            set.add(&wanted.name, Tensor::allocate(unit.heap(), wanted.size_bytes).unwrap()).unwrap();
+            set.add(
+                &wanted.name,
+                Tensor::allocate_aligned(unit.heap(), wanted.size_bytes, wanted.align_bytes).unwrap(),
+            )
+            .unwrap();
         }
     }
     (inputs, outputs)

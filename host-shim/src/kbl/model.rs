@@ -56,6 +56,8 @@ pub struct Wanted {
     pub direction: Direction,
     /// Least length of the tensor.
     pub size_bytes: u64,
+    /// Of what the address of the tensor has to be a multiple.
+    pub align_bytes: u64,
     /// The variable of the program.
     pub var: VarId,
 }
@@ -208,20 +210,24 @@ impl Model {
                 name: name.to_string(),
                 direction: entry.direction,
                 size_bytes: entry.size_bytes,
+                align_bytes: entry.align_bytes,
                 var: entry.var,
             })
         })
     }
 
     /// The names to bind in one direction, each once: as the first program that has it wants it, but of the greatest length
-    /// that any program wants.
+    /// and alignment that any program wants.
     pub fn names(&self, direction: Direction) -> Vec<Wanted> {
         let mut names: Vec<Wanted> = Vec::new();
         let mut known: HashMap<String, usize> = HashMap::new();
         for wanted in self.wants().filter(|wanted| wanted.direction == direction) {
             let place = *known.entry(wanted.name.clone()).or_insert(names.len());
             match names.get_mut(place) {
-                Some(first) => first.size_bytes = first.size_bytes.max(wanted.size_bytes),
+                Some(first) => {
+                    first.size_bytes = first.size_bytes.max(wanted.size_bytes);
+                    first.align_bytes = first.align_bytes.max(wanted.align_bytes);
+                }
                 None => names.push(wanted),
             }
         }

@@ -69,6 +69,8 @@ pub struct ContractLine {
     pub var_id: u32,
     /// Least length.
     pub size_bytes: u64,
+    /// Of what the address has to be a multiple.
+    pub align_bytes: u64,
 }
 
 /// A queue with a ring.
@@ -172,6 +174,7 @@ impl TpbPlan {
                     direction: entry.direction,
                     var_id: entry.var.0,
                     size_bytes: entry.size_bytes,
+                    align_bytes: entry.align_bytes,
                 })
                 .collect(),
             rings: image
@@ -203,8 +206,12 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for tpb in &self.tpbs {
             writeln!(f, "TPB {}: {} exec-ring pairs per execution", tpb.tpb, tpb.exec_pairs)?;
-            for ContractLine { name, direction, var_id, size_bytes } in &tpb.contract {
-                writeln!(f, "  bind {direction} {} (var {var_id}), {size_bytes} bytes or more", Bare(name))?;
+            for ContractLine { name, direction, var_id, size_bytes, align_bytes } in &tpb.contract {
+                write!(f, "  bind {direction} {} (var {var_id}), {size_bytes} bytes or more", Bare(name))?;
+                if *align_bytes > 1 {
+                    write!(f, ", at a multiple of {align_bytes}")?;
+                }
+                writeln!(f)?;
             }
             for ring in &tpb.rings {
                 let RingPlan { queue, ring: number, descriptors, allocated, bytes, .. } = ring;

@@ -122,7 +122,16 @@ impl Tensor {
     /// # Errors
     /// No room in the heap, or no bytes asked for.
     pub fn allocate(heap: &Heap, size_bytes: u64) -> Result<Self, TensorError> {
-        let block = heap.alloc(size_bytes, Self::ALIGN_BYTES, UsageTag::Tensor)?;
+        Self::allocate_aligned(heap, size_bytes, Self::ALIGN_BYTES)
+    }
+
+    /// A tensor on storage of its own that begins at a multiple of `align_bytes` and of
+    /// [`ALIGN_BYTES`](Tensor::ALIGN_BYTES).
+    ///
+    /// # Errors
+    /// No room in the heap, no bytes asked for, or an alignment that is not a power of two.
+    pub fn allocate_aligned(heap: &Heap, size_bytes: u64, align_bytes: u64) -> Result<Self, TensorError> {
+        let block = heap.alloc(size_bytes, align_bytes.max(Self::ALIGN_BYTES), UsageTag::Tensor)?;
         Ok(Self::of(View { storage: Arc::new(Storage { block }), offset_bytes: 0, size_bytes }))
     }
 

@@ -367,6 +367,9 @@ impl Display for VarSummary<'_> {
         if self.size > 0 {
             write!(f, ", {} bytes", self.size)?;
         }
+        if self.alignment > 1 {
+            write!(f, " aligned to {}", self.alignment)?;
+        }
         if let Some(dtype) = self.dtype {
             write!(f, ", {}{:?}", Bare(dtype), self.shape)?;
         }

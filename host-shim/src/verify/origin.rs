@@ -141,6 +141,8 @@ pub struct Tensor {
     pub name: String,
     /// The most bytes that any program wants of it.
     pub size_bytes: u64,
+    /// The greatest alignment that any program wants.
+    pub align_bytes: u64,
     /// Whether any program writes it.
     pub is_output: bool,
 }
@@ -175,10 +177,12 @@ impl Origins {
                 Entry::Occupied(place) => {
                     let tensor: &mut Tensor = &mut tensors[*place.get()];
                     tensor.size_bytes = tensor.size_bytes.max(var.size_bytes);
+                    tensor.align_bytes = tensor.align_bytes.max(var.alignment_bytes);
                 }
                 Entry::Vacant(place) => {
                     place.insert(tensors.len());
-                    tensors.push(Tensor { name: var.name.clone(), size_bytes: var.size_bytes, is_output });
+                    let (size_bytes, align_bytes) = (var.size_bytes, var.alignment_bytes);
+                    tensors.push(Tensor { name: var.name.clone(), size_bytes, align_bytes, is_output });
                 }
             }
         }

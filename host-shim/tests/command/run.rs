@@ -99,6 +99,28 @@ fn outputs_are_compared_in_every_execution() {
 }
 
 #[test]
+fn tensors_lie_where_the_model_needs_them() {
+    let folder = Folder::new("aligned");
+    let spec = r#"model = { name = "aligned", target = "cayman" }
+        tpb = [{ var = [
+            { name = "x", type = "input", size = 64 },
+            { name = "y", type = "input", size = 64, alignment = 1048576 },
+            { name = "z", type = "output", size = 64 },
+        ] }]"#;
+    let model = folder.path("aligned.neff");
+    std::fs::write(&model, pack("aligned", spec).unwrap()).unwrap();
+    let model = model.to_str().unwrap();
+    let output = sluice(&["run", "--model", model, "--executions", "2", "--out", folder.out()]);
+    assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+    let y = folder.report()["model"]["inputs"][1].clone();
+    assert_eq!((&y["name"], y["pa"].as_u64().unwrap() % (1 << 20)), (&json!("y"), 0));
+    let shown = sluice(&["inspect", model]);
+    let shown = text(&shown.stdout);
+    assert!(shown.contains("y (var 1), 64 bytes aligned to 1048576"), "{shown}");
+    assert!(shown.contains("bind input y (var 1), 64 bytes or more, at a multiple of 1048576"), "{shown}");
+}
+
+#[test]
 fn a_real_model_is_run_and_what_was_not_executed_is_said() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/matmul_small.neff");
     if !model.is_file() {

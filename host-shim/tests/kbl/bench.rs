@@ -33,7 +33,11 @@ impl Bench {
     pub(crate) fn tensors(&self, model: ModelHandle, direction: Direction) -> TensorSet {
         let mut set = TensorSet::with_capacity(16);
         for wanted in self.unit.model(model).unwrap().names(direction) {
-            set.add(&wanted.name, Tensor::allocate(&self.heap, wanted.size_bytes).unwrap()).unwrap();
+            set.add(
+                &wanted.name,
+                Tensor::allocate_aligned(&self.heap, wanted.size_bytes, wanted.align_bytes).unwrap(),
+            )
+            .unwrap();
         }
         set
     }

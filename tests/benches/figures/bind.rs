@@ -67,7 +67,7 @@ pub(crate) fn hit(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure>> 
     let sets = [&inputs, &outputs];
     let mut chained = [Chained::new(), Chained::new()];
     let mut contracts = [Vec::new(), Vec::new()];
-    for kbl::Wanted { tpb, name, direction, size_bytes, var } in machine.unit.model(model)?.wants() {
+    for kbl::Wanted { tpb, name, direction, size_bytes, var, .. } in machine.unit.model(model)?.wants() {
         let side = usize::from(direction == Direction::Output);
         let key = || Box::<[u8]>::from(name.as_bytes());
         if tpb.get() == 0 {

@@ -35,7 +35,10 @@ impl Machine {
     pub(crate) fn tensors(&self, model: ModelHandle, direction: Direction) -> anyhow::Result<TensorSet> {
         let mut set = TensorSet::new();
         for wanted in self.unit.model(model)?.names(direction) {
-            set.add(&wanted.name, Tensor::allocate(&self.heap, wanted.size_bytes)?)?;
+            set.add(
+                &wanted.name,
+                Tensor::allocate_aligned(&self.heap, wanted.size_bytes, wanted.align_bytes)?,
+            )?;
         }
         Ok(set)
     }

@@ -308,7 +308,7 @@ impl<'a, D: Device> Bench<'a, D> {
                 let (model, Tensor { name, size_bytes, .. }) = (args.model.display(), &tensor);
                 refusal(format_args!("{model}: tensor `{name}` of {size_bytes} bytes: {error}"), status)
             };
-            let bound = kbl::Tensor::allocate(unit.heap(), tensor.size_bytes)
+            let bound = kbl::Tensor::allocate_aligned(unit.heap(), tensor.size_bytes, tensor.align_bytes)
                 .map_err(|error| refused(&error, error.status()))?;
             let set = if tensor.is_output { &mut bench.outputs } else { &mut bench.inputs };
             set.add(&tensor.name, bound.clone()).map_err(|error| refused(&error, NrtStatus::RESOURCE))?;
