@@ -8,7 +8,6 @@
 //! that are not zero there (a second stream, something hidden) make the container invalid. Bytes of the file after the
 //! payload are not part of the container and are ignored.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
 use std::ops::Range;
@@ -17,6 +16,7 @@ use flate2::bufread::GzDecoder;
 use tar::EntryType;
 
 use super::ReadOptions;
+use super::bytes::Bytes;
 use super::error::{Bare, NeffError, NeffFault, Place, Quoted};
 use super::header::Package;
 
@@ -25,22 +25,23 @@ const BLOCK_BYTES: u64 = 512;
 
 /// The members of a payload.
 #[derive(Debug)]
-pub(super) struct Archive<'a> {
-    bytes: Cow<'a, [u8]>,
+pub(super) struct Archive {
+    bytes: Bytes,
     members: BTreeMap<String, Range<usize>>,
 }
 
-impl<'a> Archive<'a> {
-    /// Unpacks `payload` into memory and lists it.
+impl Archive {
+    /// Unpacks `payload` into memory and lists it. A payload that is the archive itself is kept as `shared` gives it.
     pub(super) fn open(
         place: Place<'_>,
         package: Package,
-        payload: &'a [u8],
+        payload: &[u8],
+        shared: impl FnOnce() -> Bytes,
         options: &ReadOptions,
     ) -> Result<Self, NeffError> {
         let bytes = match package {
-            Package::Plain => Cow::Borrowed(payload),
-            Package::Gzip => Cow::Owned(unzip(place, payload, options.max_archive_bytes)?),
+            Package::Plain => shared(),
+            Package::Gzip => unzip(place, payload, options.max_archive_bytes)?.into(),
         };
         if bytes.len() as u64 > options.max_archive_bytes {
             return Err(too_large(place, options.max_archive_bytes));
@@ -52,6 +53,11 @@ impl<'a> Archive<'a> {
     /// The content of a member.
     pub(super) fn get(&self, name: &str) -> Option<&[u8]> {
         self.members.get(name).map(|range| &self.bytes[range.clone()])
+    }
+
+    /// `content`, a slice of a member, without a copy.
+    pub(super) fn share(&self, content: &[u8]) -> Bytes {
+        self.bytes.share(content)
     }
 
     /// Names and lengths of all members, in name order.
@@ -207,8 +213,8 @@ mod tests {
         payload: &[u8],
         options: ReadOptions,
     ) -> Result<Vec<(String, Vec<u8>)>, String> {
-        let archive =
-            Archive::open(Place::file("f"), package, payload, &options).map_err(|e| e.to_string())?;
+        let archive = Archive::open(Place::file("f"), package, payload, || payload.to_vec().into(), &options)
+            .map_err(|e| e.to_string())?;
         Ok(archive.members().map(|(name, _)| (name.into(), archive.get(name).unwrap().into())).collect())
     }
 

@@ -49,7 +49,7 @@ pub(super) struct Subgraph<'a> {
 /// Finds and reads the top graph and its kernel.
 pub(super) fn read<'a>(
     file: Place<'_>,
-    archive: &'a Archive<'_>,
+    archive: &'a Archive,
     budget: &JsonBudget,
 ) -> Result<Graph<'a>, NeffError> {
     let (member, bytes) = TOP_MEMBERS
@@ -86,7 +86,7 @@ pub(super) fn read<'a>(
 pub(super) fn named_member<'a>(
     node: &Node<'_, '_>,
     folder: &str,
-    archive: &'a Archive<'_>,
+    archive: &'a Archive,
 ) -> Result<(String, &'a [u8]), NeffError> {
     let name = node.text()?;
     let full = plain_path(name)
@@ -168,7 +168,7 @@ pub(super) fn read_dtype(dtype: &Node<'_, '_>) -> Result<String, NeffError> {
 fn read_kernel<'a>(
     place: Place<'_>,
     bytes: &[u8],
-    archive: &'a Archive<'_>,
+    archive: &'a Archive,
     budget: &JsonBudget,
 ) -> Result<(Target, Vec<Subgraph<'a>>), NeffError> {
     let json = Json::parse(place, bytes, budget)?;

@@ -15,6 +15,7 @@
 //! that exists keeps the promises of its documentation. Nothing is written to disk.
 
 mod archive;
+mod bytes;
 mod constant;
 mod digest;
 mod error;
@@ -35,9 +36,11 @@ mod write;
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::Range;
 use std::path::Path;
 
 use archive::Archive;
+pub use bytes::Bytes;
 pub(crate) use error::Bare;
 use error::Place;
 pub use error::{NeffError, NeffFault};
@@ -181,14 +184,26 @@ impl Neff {
         if bytes.len() as u64 > limit {
             return Err(too_large(bytes.len() as u64));
         }
-        Self::parse(&name, &bytes, options)
+        let file = Bytes::from(bytes);
+        Self::read(&name, &file, |range| file.part(range), options)
     }
 
     /// Reads a container from memory; `name` is what errors call it.
     pub fn parse(name: &str, bytes: &[u8], options: &ReadOptions) -> Result<Self, NeffError> {
+        Self::read(name, bytes, |range| bytes[range].to_vec().into(), options)
+    }
+
+    /// Reads a container from memory; `shared` gives a part of it to keep.
+    fn read(
+        name: &str,
+        bytes: &[u8],
+        shared: impl FnOnce(Range<usize>) -> Bytes,
+        options: &ReadOptions,
+    ) -> Result<Self, NeffError> {
         let place = Place::file(name);
         let header = Header::parse(place, bytes)?;
-        let payload = &bytes[HEADER_BYTES..][..header.data_bytes as usize];
+        let range = HEADER_BYTES..HEADER_BYTES + header.data_bytes as usize;
+        let payload = &bytes[range.clone()];
         if options.verify_hash && !digest::matches(header.package, payload, &header.hash) {
             let hex = |bytes: [u8; 32]| bytes.map(|byte| format!("{byte:02x}")).concat();
             let computed = digest::field(header.package, payload);
@@ -197,7 +212,7 @@ impl Neff {
                 format_args!("{}, the payload has {}", hex(header.hash), hex(computed)),
             ));
         }
-        let archive = Archive::open(place, header.package, payload, options)?;
+        let archive = Archive::open(place, header.package, payload, || shared(range), options)?;
         let budget = Budget::of(options);
         let graph = graph::read(place, &archive, &budget.json)?;
         let programs = graph
@@ -232,6 +247,25 @@ mod tests {
             assert_eq!((error.key(), error.status()), (Some("hash"), NrtStatus::INVALID));
             assert!(Neff::parse("f", &bytes, &ReadOptions::default()).is_ok());
         }
+    }
+
+    #[test]
+    fn an_unpacked_archive_is_held_once() {
+        const CONSTANT_BYTES: u64 = 8 << 20;
+        let text = format!(
+            r#"model = {{ name = "m", target = "cayman" }}
+               tpb = [{{ var = [
+                   {{ name = "k", type = "file", size = {CONSTANT_BYTES}, repeat = "07" }},
+                   {{ name = "y", type = "output", size = 8 }},
+               ] }}]"#
+        );
+        let file = pack("m", &text).unwrap();
+        let mut neff = None;
+        let info =
+            allocation_counter::measure(|| neff = Neff::parse("m", &file, &ReadOptions::default()).ok());
+        assert!(info.bytes_max < CONSTANT_BYTES * 3 / 2, "{} bytes at once", info.bytes_max);
+        let VarKind::File { content } = &neff.unwrap().programs[0].vars[0].kind else { panic!("a constant") };
+        assert!(content.len() as u64 == CONSTANT_BYTES && content.iter().all(|byte| *byte == 7));
     }
 
     #[test]

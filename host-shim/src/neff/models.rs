@@ -81,7 +81,7 @@ mod tests {
             .vars
             .iter()
             .map(|var| match &var.kind {
-                VarKind::File { content } => content.clone(),
+                VarKind::File { content } => content.to_vec(),
                 VarKind::Input => {
                     (0..var.size_bytes).map(|i| (i / 7 * u64::from(var.id.0 + 3)) as u8).collect()
                 }

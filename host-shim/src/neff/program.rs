@@ -13,6 +13,7 @@ use sluice_core::exec::{INSTRUCTION_BYTES, RunBlock};
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::{Engine, QueueId, SemaphoreId};
 
+use super::bytes::Bytes;
 use super::pattern::DmaCopy;
 
 /// Where a virtual temporary lives.
@@ -36,7 +37,7 @@ pub enum VarKind {
     /// A constant; the content is as long as the variable.
     File {
         /// The bytes, without any array header.
-        content: Vec<u8>,
+        content: Bytes,
     },
     /// Scratch memory of its own.
     Temporary,
@@ -190,7 +191,7 @@ pub struct EngineProgram {
     /// Which engine.
     pub engine: Engine,
     /// Whole instructions of 64 bytes; empty when the program does not use the engine.
-    pub instructions: Vec<u8>,
+    pub instructions: Bytes,
     /// What they say.
     pub work: Work,
     /// Static DMA lists, in container order.

@@ -56,9 +56,15 @@ pub(crate) struct Container {
 impl Container {
     pub(crate) fn packed(spec: &str) -> Self {
         let file = pack_as("spec", spec, Package::Plain).unwrap();
-        let archive =
-            Archive::open(Place::file("f"), Package::Plain, &file[HEADER_BYTES..], &ReadOptions::default())
-                .unwrap();
+        let payload = &file[HEADER_BYTES..];
+        let archive = Archive::open(
+            Place::file("f"),
+            Package::Plain,
+            payload,
+            || payload.to_vec().into(),
+            &ReadOptions::default(),
+        )
+        .unwrap();
         let members =
             archive.members().map(|(name, _)| (name.into(), archive.get(name).unwrap().into())).collect();
         Self { members }

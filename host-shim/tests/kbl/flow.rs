@@ -129,9 +129,11 @@ copy = [{ from = "x", to = "y", bytes = 64 }]
     let mut neff = Neff::parse("stuck", &pack("stuck", text).unwrap(), &ReadOptions::default()).unwrap();
     // A container that waits for what never comes is not read, so the wait is put in afterwards: one, for semaphore 7 to
     // reach 1.
-    let program = &mut neff.programs[0].engines[Engine::Dve.index()].instructions;
+    let instructions = &mut neff.programs[0].engines[Engine::Dve.index()].instructions;
+    let mut program = instructions.to_vec();
     program[12] = 1;
     program[16..24].copy_from_slice(&[7, 0, 0, 0, 1, 0, 0, 0]);
+    *instructions = program.into();
     let options = LoadOptions { timeout_seconds: 1, ..LoadOptions::default() };
     let model = bench.unit.load(&neff, &options).unwrap();
     let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));

@@ -357,7 +357,7 @@ copy = [{ from = "x", to = "y", bytes = 64 }]
     let mut neff = read("tiny", text);
     let act = &mut neff.programs[0].engines[Engine::Act.index()];
     act.work = Work::Opaque;
-    act.instructions = vec![0xC0; 128];
+    act.instructions = vec![0xC0; 128].into();
     let bench = Bench::new(&neff);
     let model = bench.unit.model(bench.model).unwrap();
     let engines: Vec<_> = model.engines().map(|engine| (engine.executability, engine.instructions)).collect();

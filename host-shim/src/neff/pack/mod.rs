@@ -37,6 +37,8 @@ pub fn pack_as(name: &str, text: &str, package: Package) -> Result<Vec<u8>, Neff
     let cores_requested = u8::try_from(cores_requested)
         .map_err(|_| place.invalid_key("tpb", format_args!("{cores} physical cores")))?;
 
+    check_before_content(place, &spec)?;
+    let top_graph = json_member(&top_graph(place, &spec)?);
     let mut members = Vec::new();
     let mut graphs = Vec::new();
     for (number, tpb) in spec.tpb.iter().enumerate() {
@@ -48,13 +50,35 @@ pub fn pack_as(name: &str, text: &str, package: Package) -> Result<Vec<u8>, Neff
         KERNEL_MEMBER.into(),
         json_member(&json!({ "graphs": graphs, "version": "0.5", "target": spec.model.target })),
     ));
-    members.push(("neff.json".into(), json_member(&top_graph(place, &spec)?)));
+    members.push(("neff.json".into(), top_graph));
 
     let identity = Identity { name: &spec.model.name, virtual_core_size, cores_requested };
     let file = write::container(&identity, package, &members)
         .map_err(|error| place.invalid(format_args!("cannot be put into an archive: {error}")))?;
+    drop(members);
     Neff::parse(name, &file, &ReadOptions { verify_hash: true, ..ReadOptions::default() })?;
     Ok(file)
+}
+
+/// What the reader would refuse only after constants of any size have been filled, packed and unpacked again.
+fn check_before_content(place: Place<'_>, spec: &Spec) -> Result<(), NeffError> {
+    let mut constant_bytes = 0u64;
+    for (number, tpb) in spec.tpb.iter().enumerate() {
+        let key = || format!("tpb[{number}].var");
+        if !tpb.var.iter().any(|var| matches!(var, VarSpec::Output(_))) {
+            return Err(place.invalid_key(key(), "none of the variables is an output"));
+        }
+        for var in &tpb.var {
+            let VarSpec::File { size, .. } = var else { continue };
+            constant_bytes = constant_bytes.saturating_add(*size);
+        }
+        let limit = ReadOptions::default().max_archive_bytes;
+        if constant_bytes > limit {
+            let text = format_args!("constants of {constant_bytes} bytes, a container has room for {limit}");
+            return Err(place.invalid_key(key(), text));
+        }
+    }
+    Ok(())
 }
 
 const KERNEL_MEMBER: &str = "kelf-0.json";
@@ -285,6 +309,25 @@ mod tests {
     }
 
     #[test]
+    fn constants_are_not_filled_for_a_model_that_is_refused() {
+        let spec = |vars: &str| {
+            format!(
+                "model = {{ name = \"m\", target = \"cayman\" }}\ntpb = [{{ var = [\n\
+                 {{ name = \"k\", type = \"file\", size = 900_000_000, repeat = \"01\" }},\n{vars}] }}]"
+            )
+        };
+        let allocated = |text: &str, want: &str| {
+            let info = allocation_counter::measure(|| assert_eq!(refused(text), want));
+            assert!(info.bytes_max < 1 << 20, "{} bytes for {want}", info.bytes_max);
+        };
+        allocated(&spec(""), "f: tpb[0].var: none of the variables is an output");
+        let more = "{ name = \"y\", type = \"output\", size = 8 },\n\
+                    { name = \"l\", type = \"file\", size = 900_000_000, repeat = \"01\" }";
+        let want = "f: tpb[0].var: constants of 1800000000 bytes, a container has room for 1073741824";
+        allocated(&spec(more), want);
+    }
+
+    #[test]
     fn cores_share_tensors_of_the_same_form_only() {
         let tpb = |size: u64| {
             format!(
@@ -312,6 +355,6 @@ mod tests {
     #[test]
     fn constants_come_back() {
         let constant = program(SMALL).var_named("k").unwrap().kind.clone();
-        assert_eq!(constant, VarKind::File { content: vec![0x0A, 0xFF, 0x0A, 0xFF, 0x0A] });
+        assert_eq!(constant, VarKind::File { content: vec![0x0A, 0xFF, 0x0A, 0xFF, 0x0A].into() });
     }
 }

@@ -13,7 +13,6 @@ use sluice_core::mmio::{Engine, QueueId};
 use zerocopy::IntoBytes as _;
 
 use super::json_member;
-use crate::neff::ReadOptions;
 use crate::neff::constant::array_file;
 use crate::neff::error::{NeffError, Place, Quoted};
 use crate::neff::pattern::{DmaCopy, Pattern};
@@ -100,6 +99,7 @@ impl<'a> Tpb<'a> {
         members: &mut Vec<(String, Vec<u8>)>,
     ) -> Result<(), NeffError> {
         let mut vars = Map::new();
+        let mut constants = Vec::new();
         for var in &self.spec.var {
             let id = self.id("var", var.name())?;
             let mut record = self.var_record(var)?;
@@ -107,8 +107,7 @@ impl<'a> Tpb<'a> {
             if let VarSpec::File { name, size, repeat } = var {
                 let file_name = format!("const_{}.npy", id.0);
                 record["file_name"] = file_name.as_str().into();
-                members
-                    .push((format!("{folder}/{file_name}"), array_file(&self.content(name, *size, repeat)?)));
+                constants.push((format!("{folder}/{file_name}"), name, *size, repeat));
             }
             vars.insert(var.name().into(), record);
         }
@@ -153,6 +152,10 @@ impl<'a> Tpb<'a> {
             members.push((format!("{folder}/{binary}"), instructions));
         }
         members.push((format!("{folder}/def.json"), json_member(&definition)));
+        // Last, when nothing else is left to be refused here: they may be large.
+        for (member, name, size, repeat) in constants {
+            members.push((member, array_file(&self.content(name, size, repeat)?)));
+        }
         Ok(())
     }
 
@@ -215,10 +218,6 @@ impl<'a> Tpb<'a> {
             .map(|[high, low]| Some((digit(high)? << 4 | digit(low)?) as u8))
             .collect::<Option<Vec<u8>>>()
             .ok_or_else(|| invalid("want hexadecimal digits"))?;
-        let limit = ReadOptions::default().max_archive_bytes;
-        if size > limit {
-            return Err(invalid(&format!("{size} bytes are more than the {limit} of a container")));
-        }
         Ok(unit.into_iter().cycle().take(size as usize).collect())
     }
 

@@ -21,6 +21,7 @@ use sluice_core::fmap::VarId;
 use sluice_core::mmio::Engine;
 
 use super::{Source, work};
+use crate::neff::bytes::Bytes;
 use crate::neff::error::{NeffError, Quoted};
 use crate::neff::json::{Json, Node};
 use crate::neff::pattern::{DmaCopy, Pattern};
@@ -55,7 +56,12 @@ pub(super) fn read(
             subgraph = source.folder,
             "engine missing, it stays empty"
         );
-        return Ok(EngineProgram { engine, instructions: Vec::new(), work: Work::Idle, blocks: Vec::new() });
+        return Ok(EngineProgram {
+            engine,
+            instructions: Bytes::default(),
+            work: Work::Idle,
+            blocks: Vec::new(),
+        });
     };
     let (settings_member, settings) = source.member(&settings_name)?;
     let place = source.file.member(&settings_member);
@@ -69,7 +75,7 @@ pub(super) fn read(
     let named = definition.get(&instruction_key)?;
     let Some(binary_name) = named.or(settings.get("instr")?) else {
         tracing::warn!(engine = engine_key(engine), subgraph = source.folder, "engine without instructions");
-        return Ok(EngineProgram { engine, instructions: Vec::new(), work: Work::Idle, blocks });
+        return Ok(EngineProgram { engine, instructions: Bytes::default(), work: Work::Idle, blocks });
     };
     let (binary_member, instructions) = source.member(&binary_name)?;
     let place = source.file.member(&binary_member);

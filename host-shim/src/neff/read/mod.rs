@@ -7,17 +7,17 @@ mod work;
 
 use sluice_core::mmio::Engine;
 
-use super::Budget;
 use super::archive::Archive;
 use super::error::{NeffError, Place};
 use super::graph::{Graph, Subgraph, named_member};
 use super::json::{Json, Node};
 use super::program::{CarveOut, Program, Tables};
+use super::{Budget, Bytes};
 
 /// Where the members of one subgraph come from.
 struct Source<'a> {
     file: Place<'a>,
-    archive: &'a Archive<'a>,
+    archive: &'a Archive,
     /// Folder of the definition with its slash, or empty.
     folder: &'a str,
     budget: &'a Budget,
@@ -29,19 +29,20 @@ impl<'a> Source<'a> {
         named_member(node, self.folder, self.archive)
     }
 
-    /// A copy of `content`, which `node` names; many may name the same member, so copies are bounded together.
-    fn keep(&self, node: &Node<'_, '_>, content: &[u8]) -> Result<Vec<u8>, NeffError> {
+    /// `content`, which `node` names, to stay. Many may name the same member, and a device holds it once for each, so all
+    /// are bounded together.
+    fn keep(&self, node: &Node<'_, '_>, content: &[u8]) -> Result<Bytes, NeffError> {
         self.budget.content_bytes.take(content.len() as u64).map_err(|limit| {
             node.invalid(format_args!("with it constants and instructions exceed {limit} bytes, the limit"))
         })?;
-        Ok(content.to_vec())
+        Ok(self.archive.share(content))
     }
 }
 
 /// Reads the program of `subgraph`.
 pub(super) fn read_program(
     file: Place<'_>,
-    archive: &Archive<'_>,
+    archive: &Archive,
     subgraph: &Subgraph<'_>,
     graph: &Graph<'_>,
     budget: &Budget,

@@ -18,6 +18,7 @@ use sluice_core::dma::TemplateAddr;
 use sluice_core::fmap::VarId;
 
 use super::Source;
+use crate::neff::bytes::Bytes;
 use crate::neff::constant;
 use crate::neff::error::{NeffError, Quoted};
 use crate::neff::graph::{TensorForm, read_dtype, read_shape};
@@ -177,7 +178,7 @@ fn read_backing(record: &Node<'_, '_>) -> Result<Backing, NeffError> {
     }
 }
 
-fn read_constant(source: &Source<'_>, record: &Node<'_, '_>, size: u64) -> Result<Vec<u8>, NeffError> {
+fn read_constant(source: &Source<'_>, record: &Node<'_, '_>, size: u64) -> Result<Bytes, NeffError> {
     let file_name = record.need("file_name")?;
     let content = constant::data(source.member(&file_name)?.1).map_err(|rule| file_name.invalid(rule))?;
     if content.len() as u64 != size {
@@ -212,7 +213,7 @@ mod tests {
                 ("x", &VarKind::Input, 4096),
                 ("y", &VarKind::Output, 4096),
                 ("keep", &VarKind::Virtual { offset_bytes: 64, backing: Backing::Local }, 4096),
-                ("k", &VarKind::File { content: vec![10, 255, 10, 255, 10] }, 5),
+                ("k", &VarKind::File { content: vec![10, 255, 10, 255, 10].into() }, 5),
                 ("sb", &VarKind::StateBuffer, 0),
                 ("at_x", &VarKind::Pointer { target: VarId(0) }, 8),
                 ("all", &VarKind::PointerTable { rows }, 16),

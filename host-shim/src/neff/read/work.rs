@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn programs_have_to_be_complete() {
-        let binary = engine(&Container::small().parse().unwrap(), Engine::Sp).instructions.clone();
+        let binary = engine(&Container::small().parse().unwrap(), Engine::Sp).instructions.to_vec();
         let (run, halt) = binary.split_at(64);
         let refused =
             |instructions: Vec<u8>| Container::small().member("sg00/SP.bin", instructions).refused();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn waits_that_never_end_are_refused() {
-        let mut binary = engine(&Container::small().parse().unwrap(), Engine::Sp).instructions.clone();
+        let mut binary = engine(&Container::small().parse().unwrap(), Engine::Sp).instructions.to_vec();
         binary[20] = 2;
         assert_eq!(
             Container::small().member("sg00/SP.bin", binary).refused(),
