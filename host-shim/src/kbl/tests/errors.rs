@@ -16,7 +16,7 @@ use sluice_core::fmap::{Direction, Miss, Name, VarId};
 use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId};
 
-use super::super::mock::{Bench, MockDevice, model, read, tensors};
+use super::super::mock::{Bench, MockDevice, model, read};
 use super::super::set::try_table;
 use super::super::template::TemplateBuilder;
 use super::*;
@@ -351,29 +351,4 @@ fn neff_var_ids_queues_and_cores() {
     greedy.header.cores_requested = 3;
     let error = load(&greedy, small()).unwrap_err();
     check(&error, error.status(), "asks for 3 cores", NrtStatus::LOAD_NOT_ENOUGH_NC);
-}
-
-#[test]
-fn errors_leave_nothing_on_the_device() {
-    let neff = model("gather");
-    let device = MockDevice::new(2);
-    let heap = device.heap();
-    let unit = Unit::open(std::sync::Arc::clone(&device), heap.clone(), small()).unwrap();
-    let open = heap.usage();
-    for writes in 0.. {
-        device.fail_after(writes);
-        let loaded = unit.load(&neff, &LoadOptions::default());
-        device.fail_after(u32::MAX);
-        match loaded {
-            Err(_) => assert_eq!(heap.usage(), open, "after {writes} writes"),
-            Ok(handle) => {
-                let (inputs, outputs) = tensors(&unit, handle);
-                drop(unit.build(handle, &inputs, &outputs).unwrap());
-                drop((inputs, outputs));
-                unit.unload(handle, AT_ONCE).unwrap();
-                assert_eq!(heap.usage(), open);
-                return;
-            }
-        }
-    }
 }
