@@ -87,8 +87,9 @@ impl<'a> Json<'a> {
             Self::Bool(value) => value.to_string(),
             Self::Unsigned(value) => value.to_string(),
             // Digits as they are written, but not three hundred of them.
-            Self::OtherNumber(value) if value.abs() < 1e16 => value.to_string(),
-            Self::OtherNumber(value) => format!("{value:e}"),
+            Self::OtherNumber(value) if (-1e16..0.0).contains(value) => value.to_string(),
+            // With a point, that 0.0 does not look like the number that it is not.
+            Self::OtherNumber(value) => format!("{value:?}"),
             Self::Text(text) => Quoted(text).to_string(),
             Self::List(items) => format!("a list of {}", items.len()),
             Self::Object(entries) => format!("an object of {}", entries.len()),

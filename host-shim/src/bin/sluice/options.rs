@@ -22,7 +22,7 @@ pub(crate) struct Recording {
     /// Subsystems that record: all, or a list with commas; none with an empty one
     #[arg(long, default_value = "all", value_name = "LIST")]
     pub(crate) dfx: Subsystems,
-    /// Buffers per pool: one number for every kind, or a list of KIND=N
+    /// Buffers per pool: one number for every kind of pool, or a list such as aicpu_task=4,sched_phase=2
     #[arg(long, value_name = "N|KIND=N,...")]
     pub(crate) buffers: Option<Buffers>,
     /// Lanes that a starving lane stops
