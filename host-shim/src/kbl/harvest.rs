@@ -208,7 +208,15 @@ fn drain_errors<M: CopyMemory>(
             queue: record.custom_id(),
             time_cycles: record.time_cycles(),
         };
-        match running_at(entries, place, record.time_cycles()) {
+        // All engines of an execution may have ended just before the device gave it up, and the next one begun.
+        let given_up = tpb.given_up().filter(|&ordinal| {
+            record.error_class() == ErrorClass::GIVEN_UP && part_of(entries, place, ordinal).is_some()
+        });
+        let part = match given_up {
+            Some(ordinal) => part_of(entries, place, ordinal),
+            None => running_at(entries, place, record.time_cycles()),
+        };
+        match part {
             Some(part) => part.faults.push(fault),
             None => tracing::warn!(tpb = tpb.id().get(), %fault, "an error of no execution"),
         }

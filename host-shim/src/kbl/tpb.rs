@@ -321,6 +321,11 @@ impl<M: CopyMemory> Tpb<M> {
         Ok(())
     }
 
+    /// The last execution that was given up, if its number still tells it.
+    pub(super) fn given_up(&self) -> Option<u32> {
+        self.given_up
+    }
+
     /// Executions kicked off so far.
     pub(super) fn kicked(&self) -> u32 {
         self.kicked

@@ -172,6 +172,26 @@ fn an_overdue_execution_is_given_up_whoever_looks() {
 }
 
 #[test]
+fn an_execution_that_ends_while_it_is_given_up_leaves_the_next_alone() {
+    let bench = Bench::with(&model("pointers"), small(), 0);
+    let patient = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+    let tpb = bench.device.tpb(0);
+    let hasty = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    let next = bench.unit.build(patient, &bench.inputs, &bench.outputs).unwrap();
+    let next = bench.unit.stage(&next).unwrap().kickoff().unwrap();
+    bench.unit.harvest().unwrap();
+    assert_eq!(tpb.control().given_up.observe(), 1);
+    tpb.consume();
+    tpb.notify_all(0, SubType::START);
+    tpb.notify_all(0, SubType::END);
+    tpb.report(Engine::Act, QueueId::EXEC, ErrorClass::GIVEN_UP);
+    tpb.finish(0);
+    tpb.run(1);
+    assert_eq!(hasty.wait().unwrap_err().status(), NrtStatus::TIMEOUT);
+    next.wait().unwrap();
+}
+
+#[test]
 fn a_program_that_fails_outside_any_queue_stops_no_sequencer() {
     let bench = Bench::new(&model("pointers"));
     let error = ended(&bench, |tpb| {
