@@ -1,3 +1,4 @@
 //! Whole-system tests of Sluice and the tools they share.
 
 pub mod model;
+pub mod soak;

@@ -17,6 +17,7 @@ mod model;
 mod process;
 mod run;
 mod setup;
+mod soak;
 mod test;
 mod toolchain;
 mod vectors;
@@ -45,6 +46,7 @@ commands! {
     Run => run,
     Test => test,
     Model => model,
+    Soak => soak,
     Bench => bench,
     Fmt => fmt,
     Lint => lint,

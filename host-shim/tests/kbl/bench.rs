@@ -9,6 +9,8 @@ use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::kbl::{Built, LoadOptions, ModelHandle, Tensor, TensorSet, Unit, UnitOptions};
 use sluice_host::neff::{Neff, ReadOptions, models, pack};
 
+use crate::random::noise;
+
 /// A unit on a simulated device.
 pub(crate) struct Bench {
     pub(crate) device: Arc<SimDevice>,
@@ -76,16 +78,4 @@ impl Bench {
 pub(crate) fn builtin(name: &str) -> Neff {
     let container = pack(name, models::builtin(name).unwrap()).unwrap();
     Neff::parse(name, &container, &ReadOptions::default()).unwrap()
-}
-
-/// Bytes that repeat nowhere near.
-pub(crate) fn noise(seed: u64, count: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(count).collect()
 }

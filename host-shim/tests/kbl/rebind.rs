@@ -3,19 +3,10 @@
 use sluice_core::fmap::Direction;
 use sluice_host::kbl::{Tensor, TensorSet, UnitOptions};
 
-use crate::bench::{Bench, builtin, noise};
+use crate::bench::{Bench, builtin};
 use crate::expected;
 use crate::flow::check_gather;
-
-/// A small generator, so that a failure can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
+use crate::random::{Dice, noise};
 
 #[test]
 fn tensors_bound_anew_at_random_are_used_from_the_next_execution_on() {
