@@ -11,4 +11,5 @@ pub mod kbl;
 pub mod neff;
 mod patience;
 pub mod report;
+mod sync;
 pub mod verify;

@@ -264,7 +264,16 @@ impl Bench {
     }
 
     pub(super) fn with(neff: &Neff, options: UnitOptions, timeout_seconds: u32) -> Self {
-        let device = MockDevice::new(neff.programs.len() as u32);
+        Self::on(MockDevice::new(neff.programs.len() as u32), neff, options, timeout_seconds)
+    }
+
+    /// A unit on a device that nothing runs on.
+    pub(super) fn on(
+        device: Arc<MockDevice>,
+        neff: &Neff,
+        options: UnitOptions,
+        timeout_seconds: u32,
+    ) -> Self {
         let heap = device.heap();
         let unit = Unit::open(Arc::clone(&device), heap.clone(), options).unwrap();
         let model = unit.load(neff, &LoadOptions { timeout_seconds, ..LoadOptions::default() }).unwrap();

@@ -57,6 +57,8 @@ mod error;
 mod execution;
 mod harvest;
 mod image;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod line;
 mod lru;
 #[cfg(test)]

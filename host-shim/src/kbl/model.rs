@@ -1,7 +1,7 @@
 //! A loaded model: one image per subgraph, and what was built for it so far.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use sluice_core::fmap::{Direction, VarId};
@@ -18,6 +18,7 @@ use super::work::{EngineReport, WorkItem};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap};
 use crate::neff::{Neff, Program, Target};
+use crate::sync::{Mutex, MutexGuard};
 
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +111,13 @@ impl Builds {
     }
 }
 
-/// Does `load` for every program, each on a thread of its own; all or, if one fails, none: the others are dropped.
+/// Does `load` for every program, the first here and each other on a thread of its own; all or, if one fails, none: the
+/// others are dropped.
 fn in_parallel<'a, T: Send>(
-    programs: impl Iterator<Item = (&'a Program, (TpbId, TpbRegisters))>,
+    mut programs: impl Iterator<Item = (&'a Program, (TpbId, TpbRegisters))>,
     load: impl Fn(&Program, (TpbId, TpbRegisters)) -> Result<T, LoadError> + Sync,
 ) -> Result<Vec<T>, LoadError> {
+    let Some((first, first_at)) = programs.next() else { return Ok(Vec::new()) };
     let load = &load;
     std::thread::scope(|scope| {
         let mut loading = Vec::new();
@@ -124,15 +127,14 @@ fn in_parallel<'a, T: Send>(
                 std::thread::Builder::new().name(name).spawn_scoped(scope, move || load(program, at));
             loading.push(thread.map_err(|_| (program, at)));
         }
+        let first = load(first, first_at);
+        let others = loading.into_iter().map(|loading| match loading {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            // No thread to be had: this one is as good.
+            Err((program, at)) => load(program, at),
+        });
         // All are waited for before the first failure is reported.
-        let loaded: Vec<_> = loading
-            .into_iter()
-            .map(|loading| match loading {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                // No thread to be had: this one is as good.
-                Err((program, at)) => load(program, at),
-            })
-            .collect();
+        let loaded: Vec<_> = std::iter::once(first).chain(others).collect();
         loaded.into_iter().collect()
     })
 }

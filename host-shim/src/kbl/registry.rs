@@ -19,11 +19,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::{self, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice_core::exec::NrtStatus;
+
+use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, yield_now};
 
 /// Number of a loaded model: unique in the process until 2^32 − 1 models were loaded, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -52,12 +54,12 @@ impl fmt::Display for ModelHandle {
 
 /// Where handles come from: incremented before use, 0 skipped.
 #[derive(Debug)]
-pub(super) struct HandleCounter(AtomicU32);
+pub(super) struct HandleCounter(atomic::AtomicU32);
 
 impl HandleCounter {
     /// The counter of this process.
     pub(super) fn global() -> &'static Self {
-        static COUNTER: HandleCounter = HandleCounter(AtomicU32::new(0));
+        static COUNTER: HandleCounter = HandleCounter(atomic::AtomicU32::new(0));
         &COUNTER
     }
 
@@ -226,7 +228,7 @@ impl<T> Registry<T> {
                 // Whoever counted down last is about to drop its pointer.
                 Err(shared) => entry = shared,
             }
-            std::thread::yield_now();
+            yield_now();
         }
         let holders = entry.holders();
         entry.removing.store(false, Ordering::SeqCst);
@@ -304,7 +306,7 @@ mod tests {
 
     #[test]
     fn handles_skip_zero_and_a_taken_one_is_refused() {
-        static COUNTER: HandleCounter = HandleCounter(AtomicU32::new(u32::MAX - 1));
+        static COUNTER: HandleCounter = HandleCounter(atomic::AtomicU32::new(u32::MAX - 1));
         let registry = Registry::new(&COUNTER);
         assert_eq!(registry.add("last").unwrap().get(), u32::MAX);
         let first = registry.add("first").unwrap();

@@ -10,7 +10,7 @@
 //! filled up to its size with copies of 4 bytes onto themselves, and all of it carries the ring id of the first lap.
 //! A ring never changes once it is written; executions share it by count.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use sluice_core::dma::{Placement, RING_ALIGN_BYTES, RingSize, SwapFull, TemplateError};
 use sluice_core::exec::NrtStatus;
@@ -23,6 +23,7 @@ use super::sink::Sink;
 use super::template::{RingShape, Template};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, HeapError};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A ring or a swap list that can't be made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

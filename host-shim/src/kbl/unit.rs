@@ -9,7 +9,7 @@
 //! Building needs no lock of the unit; staging, kickoff and harvest are short and take the line's.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_core::dma::{RingError, RingSize};
@@ -33,6 +33,7 @@ use crate::device::heap::Heap;
 use crate::device::process::Process;
 use crate::neff::{Neff, Target};
 use crate::patience::Patience;
+use crate::sync::{Mutex, MutexGuard};
 
 /// How a unit is set up.
 #[derive(Clone, Copy, Debug)]

@@ -127,6 +127,19 @@ pub(crate) fn run_counted(
     Ok(outcome_of(&process::run_bounded(command, bound, &mut std::io::stdout())?, count))
 }
 
+/// Runs several commands of cargo's test harness, each of which has to run some test.
+fn run_all(commands: impl IntoIterator<Item = Command>) -> anyhow::Result<Outcome> {
+    let mut all = Outcome::default();
+    for command in commands {
+        let asked = format!("{command:?} ran no test");
+        let Outcome { counts, complaints } = run_counted(command, STEP_BOUND, counts::of_cargo_test)?;
+        all.complaints.extend((!counts.any()).then_some(asked));
+        all.complaints.extend(complaints);
+        all.counts += counts;
+    }
+    Ok(all)
+}
+
 fn outcome_of(finished: &process::Finished, count: fn(&str) -> Counts) -> Outcome {
     let counts = count(&finished.output);
     let complaints = match finished.complaint() {
@@ -164,12 +177,18 @@ fn protocol() -> anyhow::Result<Outcome> {
     run_counted(command, STEP_BOUND, |output| counts::of_model(output).unwrap_or_default())
 }
 
-/// The orders that the protocol needs of shared words, and that each one left out is noticed.
+/// The orders that the protocol needs of shared words, and that each one left out is noticed; then the host's own pieces,
+/// which have loom's locks in a build that nothing else can use.
 fn orders() -> anyhow::Result<Outcome> {
-    let mut command = workspace::cargo();
-    command.current_dir(workspace::root()).args(["test", "--release", "--package", "sluice-tests"]);
-    command.args(["--features", "loom", "--test", "loom", "--no-fail-fast"]);
-    run_counted(command, STEP_BOUND, counts::of_cargo_test)
+    let test = |arguments: &[&str]| {
+        let mut command = workspace::cargo();
+        command.current_dir(workspace::root()).args(["test", "--release", "--no-fail-fast"]).args(arguments);
+        command
+    };
+    let protocol = test(&["--package", "sluice-tests", "--features", "loom", "--test", "loom"]);
+    let mut host = test(&["--package", "sluice-host", "--lib", "interleavings::"]);
+    host.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace::root().join("target/loom"));
+    run_all([protocol, host])
 }
 
 /// The same unit tests of `core` under an interpreter that knows undefined behaviour and races when it sees them.
