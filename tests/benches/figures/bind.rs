@@ -100,7 +100,7 @@ pub(crate) fn hit(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure>> 
 /// Descriptors of one half of a ring: the most that a container has unless its reader allows more.
 const DESCRIPTORS: usize = 1 << 20;
 
-/// Models that are built one after another. Their rings and templates are more than caches hold: 576 MiB.
+/// Models that are built one after another. Their rings are more than caches hold: 288 MiB.
 const MODELS: usize = 9;
 
 /// Bytes that each descriptor moves.
