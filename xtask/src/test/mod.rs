@@ -14,6 +14,7 @@ use counts::Counts;
 
 pub(crate) mod counts;
 mod qemu;
+mod sanitize;
 
 /// Passes every test; installs what is missing first.
 #[derive(clap::Args)]
@@ -49,6 +50,7 @@ const STEPS: &[Step] = &[
     Step { name: "loom", needs: &[], optional: false, run: orders },
     Step { name: "qemu", needs: qemu::NEEDS, optional: false, run: qemu::unit_tests },
     Step { name: "miri", needs: &[Component::Miri], optional: true, run: miri },
+    Step { name: "sanitize", needs: sanitize::NEEDS, optional: true, run: sanitize::races },
 ];
 
 /// More than any step has needed on two cores, so that only a hang meets it.
