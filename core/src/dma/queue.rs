@@ -10,7 +10,8 @@
 //! A write to base or length re-arms the half: head, tail and lap are 0 again, so the first descriptor expected carries
 //! ring id 1. Everything the device knows of a queue stands in these words; after a crash they tell where it stood.
 //!
-//! The words belong to whichever service runs the queue. The host writes them only at bring-up, before the first doorbell.
+//! The words belong to whichever service runs the queue. The host writes those of the execution ring
+//! alone, and only when it sets the TPB up: its sequencer is then idle or stopped.
 
 use super::ring::{Position, RingSize, Slot};
 use super::word::RingId;

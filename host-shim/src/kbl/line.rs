@@ -212,6 +212,19 @@ pub(super) struct Entry {
     pub(super) job: Option<Job>,
 }
 
+impl Entry {
+    fn new(state: State, reserved: Vec<(PairCursor, Part)>, job: Option<Job>) -> Self {
+        Self {
+            state,
+            parts: reserved.into_iter().map(|(_, part)| part).collect(),
+            outcome: OutcomeCell::default(),
+            first_since: None,
+            given_up: false,
+            job,
+        }
+    }
+}
+
 /// What an execution runs, and what the device uses until its end.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -294,29 +307,26 @@ impl<D: Device> Line<D> {
                 DeviceError::from(fault).into()
             })
         });
-        let increment = committed.inspect_err(|_| {
-            for (tpb, (_, part)) in self.tpbs.iter_mut().zip(&reserved) {
-                tpb.roll_back(&part.before);
-            }
-            // The ticket issued above is the last one.
-            let _ = self.tickets.revoke(ticket);
-        })?;
-        let outcome = OutcomeCell::default();
-        self.entries.push_back(Entry {
-            state: State::Staged,
-            parts: reserved.into_iter().map(|(_, part)| part).collect(),
-            outcome: Arc::clone(&outcome),
-            first_since: None,
-            given_up: false,
-            job: Some(Job {
-                handle: built.model,
-                model,
-                increment,
-                _build: Arc::clone(&built.data),
-                _pins: built.pins.clone(),
-            }),
-        });
+        let increment = committed.inspect_err(|_| self.undo(ticket, &reserved))?;
+        let job = Job {
+            handle: built.model,
+            model,
+            increment,
+            _build: Arc::clone(&built.data),
+            _pins: built.pins.clone(),
+        };
+        let entry = Entry::new(State::Staged, reserved, Some(job));
+        let outcome = Arc::clone(&entry.outcome);
+        self.entries.push_back(entry);
         Ok((ticket, outcome))
+    }
+
+    /// Takes back what was reserved and partly committed under `ticket`, which is the last one.
+    fn undo(&mut self, ticket: Ticket, reserved: &[(PairCursor, Part)]) {
+        for (tpb, (_, part)) in self.tpbs.iter_mut().zip(reserved) {
+            tpb.roll_back(&part.before);
+        }
+        let _ = self.tickets.revoke(ticket);
     }
 
     fn commit(
@@ -521,21 +531,10 @@ impl<D: Device> Line<D> {
                 .and_then(|()| tpb.commit(*cursor, part.pairs));
         }
         if let Err(fault) = written {
-            for (tpb, (_, part)) in self.tpbs.iter_mut().zip(&reserved) {
-                tpb.roll_back(&part.before);
-            }
-            // The ticket issued above is the last one.
-            let _ = self.tickets.revoke(ticket);
+            self.undo(ticket, &reserved);
             return Err(fault.into());
         }
-        self.entries.push_back(Entry {
-            state: State::Ready,
-            parts: reserved.into_iter().map(|(_, part)| part).collect(),
-            outcome: OutcomeCell::default(),
-            first_since: None,
-            given_up: false,
-            job: None,
-        });
+        self.entries.push_back(Entry::new(State::Ready, reserved, None));
         self.stopping = true;
         self.start_ready(device);
         Ok(())

@@ -54,7 +54,7 @@ pub enum ExecFault {
         /// Why.
         fault: Fault,
     },
-    /// Nothing runs on the TPB any more.
+    /// It went with the exec ring of a TPB that had to be set up anew, or is to be.
     Halted(Halt),
     /// The device belongs to another process.
     Forked(Forked),

@@ -65,7 +65,7 @@ pub enum BringUpError {
     Notification(#[from] ReceiveError),
 }
 
-/// Why nothing runs on a TPB any more.
+/// What went wrong with a TPB: nothing runs there until it is set up anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Halt {
     /// The sequencer has stopped.
