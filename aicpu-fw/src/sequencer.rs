@@ -32,7 +32,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::board::{Execution, SequencerBoard};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
-use crate::queue::DmaQueue;
+use crate::queue::{DmaQueue, QueueRun};
 use crate::record::{OrchPhase, Recorder};
 
 /// Pairs of the execution ring that one poll consumes at most.
@@ -40,6 +40,18 @@ const PAIRS_PER_POLL: u32 = 64;
 
 /// Queues that belong to models.
 const MODEL_QUEUES: u32 = QueueId::EXEC.get();
+
+/// How far a batch of the execution ring got in one poll.
+enum Batch {
+    /// There is more of it.
+    GoesOn,
+    /// The rest is not there yet.
+    Waits,
+    /// To its end.
+    Starts,
+    /// To a stop record.
+    Stops,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum State {
@@ -150,36 +162,58 @@ impl<M: DeviceMemory> Sequencer<M> {
         record: &mut Recorder<M, CORES>,
         since_cycles: u64,
     ) -> Activity {
-        let engine = CopyEngine::new(cx.memory(), cx.map()).with_queues(self.tpb, &self.model_queues);
-        for _ in 0..PAIRS_PER_POLL {
-            let consumed = self.control.exec_head_pairs.get();
-            if consumed == self.control.exec_posted_pairs.observe() {
-                return Activity::Idle;
-            }
-            let effects = match self.exec.run_next(&engine) {
-                Ok(effects) => effects,
-                Err(class) => return self.stop(cx, QueueId::EXEC, class),
-            };
-            // The host may overwrite the pair from here on.
-            self.control.exec_head_pairs.publish(consumed.wrapping_add(1));
-            if effects.prologue
-                && let Err(class) = self.run_prologue(&engine)
-            {
-                return self.stop(cx, QueueId::PROLOGUE, class);
-            }
-            if effects.stopped == Some(self.tpb) {
+        match self.run_batch(cx) {
+            Ok(Batch::Waits) => Activity::Idle,
+            Ok(Batch::GoesOn) => Activity::Busy,
+            Ok(Batch::Starts) => self.start(cx, record, since_cycles),
+            Ok(Batch::Stops) => {
                 let setups = self.control.setups.observe();
                 let done = self.control.executions_done.get();
                 self.control.executions_done.publish(done.wrapping_add(1));
                 cx.note_host_news();
                 self.state = State::Stopped { setups };
-                return Activity::Busy;
+                Activity::Busy
+            }
+            Err((queue, class)) => self.stop(cx, queue, class),
+        }
+    }
+
+    /// Consumes pairs of the execution ring, no more than [`PAIRS_PER_POLL`].
+    fn run_batch<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Result<Batch, (QueueId, ErrorClass)> {
+        let mut run = self.exec.begin().map_err(|class| (QueueId::EXEC, class))?;
+        let mut consumed = self.control.exec_head_pairs.get();
+        let result = self.run_pairs(cx, &mut run, &mut consumed);
+        self.exec.store(&run);
+        // The host may overwrite the pairs from here on.
+        self.control.exec_head_pairs.publish(consumed);
+        result
+    }
+
+    fn run_pairs<P: Platform<Memory = M>>(
+        &self,
+        cx: &Context<P>,
+        run: &mut QueueRun,
+        consumed: &mut u32,
+    ) -> Result<Batch, (QueueId, ErrorClass)> {
+        let engine = CopyEngine::new(cx.memory(), cx.map()).with_queues(self.tpb, &self.model_queues);
+        let posted = self.control.exec_posted_pairs.observe();
+        for _ in 0..PAIRS_PER_POLL {
+            if *consumed == posted {
+                return Ok(Batch::Waits);
+            }
+            let (effects, _) = run.step(&engine).map_err(|class| (QueueId::EXEC, class))?;
+            *consumed = consumed.wrapping_add(1);
+            if effects.prologue {
+                self.run_prologue(&engine).map_err(|class| (QueueId::PROLOGUE, class))?;
+            }
+            if effects.stopped == Some(self.tpb) {
+                return Ok(Batch::Stops);
             }
             if effects.started == Some(self.tpb) {
-                return self.start(cx, record, since_cycles);
+                return Ok(Batch::Starts);
             }
         }
-        Activity::Busy
+        Ok(Batch::GoesOn)
     }
 
     fn run_prologue(&self, engine: &CopyEngine<'_, M>) -> Result<(), ErrorClass> {
