@@ -157,13 +157,11 @@ impl<M: CopyMemory> TestHost<M> {
 
     /// The copies that carry out `swaps`.
     pub fn swap_copies(&mut self, swaps: &[Swap]) -> Vec<CopySpec> {
-        let writes = swaps.iter().flat_map(|swap| swap.writes());
-        writes
-            .map(|write| {
-                let from = self.place(&write.value.to_le_bytes());
-                copy(from, write.destination, write.len.bytes().into())
-            })
-            .collect()
+        let mut of = |swap: &Swap| {
+            let from = self.place(swap.value().as_bytes());
+            copy(from, swap.destination(), swap.len().bytes().into())
+        };
+        swaps.iter().map(&mut of).collect()
     }
 
     /// Puts `copies` into the exec ring.
@@ -184,14 +182,11 @@ impl<M: CopyMemory> TestHost<M> {
         self.control.exec_posted_pairs.publish(self.posted);
     }
 
-    /// The copies that end a batch: the request, the word behind it, the prologue queue's tails if `prologue`, the event.
+    /// The copies that end a batch: the request, the prologue queue's tails if `prologue`, the event.
     pub fn trigger(&mut self, bases: [DevAddr; Engine::COUNT], prologue: bool) -> Vec<CopySpec> {
         let request = self.place(ExecRequest::new(bases, RequestFlags::default()).as_bytes());
         let target = self.registers.request();
-        let mut copies = Vec::from([
-            copy(request, target, INCREMENT_OFFSET_BYTES),
-            copy(self.one, target.offset(INCREMENT_OFFSET_BYTES), 4),
-        ]);
+        let mut copies = Vec::from([copy(request, target, INCREMENT_OFFSET_BYTES)]);
         for half in [Half::Rx, Half::Tx].into_iter().filter(|_| prologue) {
             let bank = self.registers.queue_bank(half, QueueId::PROLOGUE);
             copies.push(copy(self.one, bank.register(QueueRegister::TailIncrement), 4));

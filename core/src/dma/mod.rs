@@ -40,7 +40,7 @@ pub use ring::{
     Cursor, Doorbell, PairCursor, PairSlots, PhaseMismatch, Position, RING_GAP, RingError, RingSize, Run,
     Runs, Slot, Slots,
 };
-pub use swap::{Immediate, Swap, SwapEncoder, SwapFull, SwapWrites};
+pub use swap::{Swap, SwapEncoder, SwapFull, SwapValue};
 pub use template::{AddrWord, Location, Placement, Shift, TemplateAddr, TemplateError};
 pub use transfer::{Chunks, MAX_VRING_DESCRIPTORS, Transfer, TransferError};
 pub use word::{LenCtrl, MetaCtrl, RingId, RingIds};

@@ -5,8 +5,8 @@
 //!   0x04  instruction base, low word × 5      engine order PE ACT POOL DVE SP
 //!   0x18  instruction base, high word × 5
 //!   0x2C  reload_seq_config
-//!   0x30  load_act_dve_tables                 52 bytes so far: one copy
-//!   0x34  cc_dma_increment                    a copy of its own
+//!   0x30  load_act_dve_tables                 the end of the request proper
+//!   0x34  cc_dma_increment                    the word behind it, in the same copy
 //! ```
 //!
 //! Little-endian (KBL facts, hardware execution queue).

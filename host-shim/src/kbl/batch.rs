@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!   swap pairs …                        pointers, table rows, queue bases (see `build`)
-//!   request      52 bytes ─► control page
-//!   increment     4 bytes ─► control page, behind the request
+//!   request      56 bytes ─► control page, the increment word with it
 //!   sequence      4 bytes ─► the word that the prologue queue copies on
 //!   start queue   4 bytes ─► RX tail increment of queue 14     DMB: all before it is complete
 //!                 4 bytes ─► TX tail increment of queue 14
@@ -21,15 +20,15 @@
 //! | 0x38 | 4 | sequence word: low half of the ticket |
 
 use sluice_core::dma::{Barrier, ChunkLen, CopySpec, Descriptor, Pair, PairSlots, RingIds, Slots};
-use sluice_core::exec::{ExecRequest, INCREMENT_OFFSET_BYTES};
+use sluice_core::exec::{ExecRequest, INCREMENT_OFFSET_BYTES, REQUEST_BYTES};
 use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, TpbRegisters};
-use zerocopy::{Immutable, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::device::Device;
 
 /// Pairs behind the swap pairs.
-pub(super) const PROLOGUE_PAIRS: usize = 6;
+pub(super) const PROLOGUE_PAIRS: usize = 5;
 
 /// Most pairs of a batch (KBL facts, adding a request to the queue).
 pub(super) const MAX_BATCH_PAIRS: u32 = 0x1000;
@@ -83,7 +82,6 @@ impl Prologue {
         let word = |source, destination, barrier| copy(source, destination, ChunkLen::WORD, barrier);
         [
             copy(slot, request, REQUEST_LEN, Barrier::None),
-            word(slot.offset(INCREMENT_OFFSET_BYTES), request.offset(INCREMENT_OFFSET_BYTES), Barrier::None),
             word(slot.offset(SEQUENCE_OFFSET_BYTES), sequence, Barrier::None),
             word(one, tail(Half::Rx), Barrier::Dmb),
             word(one, tail(Half::Tx), Barrier::None),
@@ -104,8 +102,8 @@ pub(super) fn stop_record(one: DevAddr, registers: TpbRegisters) -> Pair {
     Pair::encode(copy, RingIds::UNPLACED)
 }
 
-/// The request without the word behind it.
-const REQUEST_LEN: ChunkLen = match ChunkLen::new(INCREMENT_OFFSET_BYTES) {
+/// The request and the word behind it.
+const REQUEST_LEN: ChunkLen = match ChunkLen::new(REQUEST_BYTES) {
     Ok(len) => len,
     Err(_) => panic!("a request is 1 to 65,536 bytes"),
 };
@@ -122,18 +120,34 @@ pub(super) fn place_all<D: Device>(
     place(device, rx, &slots.rx, pairs.map(|pair| pair.rx))
 }
 
-fn place<D: Device, T: Descriptor + IntoBytes + Immutable>(
+/// Descriptors that are written at once.
+const PIECE: usize = 32;
+
+fn place<D: Device, T: Descriptor>(
     device: &D,
     ring: DevAddr,
     slots: &Slots,
     mut descriptors: impl Iterator<Item = T>,
 ) -> Result<(), Fault> {
+    let mut piece = [T::new_zeroed(); PIECE];
     for run in slots.runs() {
-        let mut piece: Vec<T> = descriptors.by_ref().take(run.count as usize).collect();
-        for descriptor in &mut piece {
-            descriptor.stamp(run.ring_id);
+        let mut at = ring.offset(u64::from(run.index) * size_of::<T>() as u64);
+        let mut left = run.count as usize;
+        while left > 0 {
+            let mut filled = 0;
+            for (place, mut descriptor) in piece.iter_mut().zip(descriptors.by_ref().take(left)) {
+                descriptor.stamp(run.ring_id);
+                *place = descriptor;
+                filled += 1;
+            }
+            if filled == 0 {
+                return Ok(());
+            }
+            let bytes = piece[..filled].as_bytes();
+            device.write(at, bytes)?;
+            at = at.offset(bytes.len() as u64);
+            left -= filled;
         }
-        device.write(ring.offset(u64::from(run.index) * size_of::<T>() as u64), piece.as_bytes())?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@
 //! | pairs | barrier |
 //! |---|---|
 //! | pointer cells, pointer-table rows | |
-//! | queue bases: TX low, high, length, then RX; queues that depend on tensors before the others, the prologue's last | on the last pair, the one that the program's architecture prefers: the prologue's queue is complete before it is started |
+//! | queue bases, TX before RX; queues that depend on tensors before the others, the prologue's last | on the last pair, the one that the program's architecture prefers: the prologue's queue is complete before it is started |
 //! | request, increment, sequence word, tail increments, start event (see `batch`) | DMB on the first tail increment and on the event |
 //!
 //! Everything that a build allocates has an owner from its first byte; a build that fails half-way leaves nothing behind.
@@ -18,12 +18,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sluice_core::dma::{Pair, Placement, RxDesc, SwapEncoder, TxDesc};
+use sluice_core::dma::{Pair, Placement, RxDesc, SwapEncoder, SwapValue, TxDesc};
 use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::Direction;
 use sluice_core::mem::{DevAddr, Fault};
-use sluice_core::mmio::QueueRegister;
-use zerocopy::little_endian::U64;
+use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::contract::{Bindings, Found, Offender, Sets};
@@ -118,7 +117,7 @@ fn swap_list<D: Device>(
     }
     let mut tx = vec![TxDesc::new_zeroed(); pairs].into_boxed_slice();
     let mut rx = vec![RxDesc::new_zeroed(); pairs].into_boxed_slice();
-    let mut values = vec![U64::ZERO; pairs];
+    let mut values = vec![SwapValue::default(); pairs];
     let blob = heap.alloc(image.swap_bytes(), SwapEncoder::BLOB_STRIDE_BYTES, UsageTag::Generic)?;
     let mut encoder = SwapEncoder::new(blob.at(), &mut values, &mut tx, &mut rx);
     for swap in image.swaps(bindings, rings) {
@@ -292,34 +291,26 @@ pub(super) fn patched_slots(model: &Model, build: &BuildData) -> Result<Vec<Patc
     for ((tpb, image), build) in model.images().iter().zip(&build.tpbs) {
         for swap in image.swaps(&build.bindings, &build.rings) {
             let (patched, swap) = swap?;
-            slots.extend(swap.writes().enumerate().map(|(index, write)| PatchedSlot {
-                what: format!("TPB {tpb}: {}", describe(patched, index)),
-                at: write.destination,
-                expected: write.value,
-                bytes: write.len.bytes(),
-            }));
+            let (at, [low, high, length, _]) = (swap.destination(), swap.value().map(U32::get));
+            match patched {
+                Patched::Pointer(pointer) => {
+                    let what = match pointer.row {
+                        None => format!("TPB {tpb}: pointer {}", pointer.owner),
+                        Some(row) => format!("TPB {tpb}: pointer table {}, row {row}", pointer.owner),
+                    };
+                    slots.push(PatchedSlot { what, at, expected: DevAddr::join(low, high).0, bytes: 8 });
+                }
+                Patched::Queue(queue, half) => {
+                    let registers = [("base low", low), ("base high", high), ("length", length)];
+                    slots.extend((0..).zip(registers).map(|(place, (register, value))| PatchedSlot {
+                        what: format!("TPB {tpb}: queue {queue} {half} ring {register}"),
+                        at: at.offset(4 * place),
+                        expected: value.into(),
+                        bytes: 4,
+                    }));
+                }
+            }
         }
     }
     Ok(slots)
-}
-
-/// The three writes of a queue base, in order.
-const QUEUE_BASE: [QueueRegister; 3] =
-    [QueueRegister::BaseLow, QueueRegister::BaseHigh, QueueRegister::Length];
-
-fn describe(patched: Patched<'_>, write: usize) -> String {
-    match patched {
-        Patched::Pointer(pointer) => match pointer.row {
-            None => format!("pointer {}", pointer.owner),
-            Some(row) => format!("pointer table {}, row {row}", pointer.owner),
-        },
-        Patched::Queue(queue, half) => {
-            let register = match QUEUE_BASE.get(write) {
-                Some(QueueRegister::BaseLow) => "ring base low",
-                Some(QueueRegister::BaseHigh) => "ring base high",
-                _ => "ring length",
-            };
-            format!("queue {queue} {half} {register}")
-        }
-    }
 }

@@ -137,9 +137,7 @@ impl TpbImage {
 
     /// Descriptor pairs of the swap list: the same for all tensors.
     pub(super) fn swap_pairs(&self) -> usize {
-        let halves = 2 * (self.fixed.len() + self.bundles.len());
-        // Base low, base high and length of every half.
-        self.places.pointers().count() + 3 * halves
+        self.places.pointers().count() + 2 * (self.fixed.len() + self.bundles.len())
     }
 
     /// Device memory of the swap list's data.

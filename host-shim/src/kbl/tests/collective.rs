@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use sluice_core::exec::{NrtStatus, Ticket};
 
+use super::super::batch::PROLOGUE_PAIRS;
 use super::super::mock::{MockDevice, MockTpb, model, tensors, value_of};
 use super::*;
 use crate::neff::Neff;
@@ -110,8 +111,8 @@ fn hooks_are_called_in_the_order_of_a_models_life() {
 
 fn increment(device: &MockDevice, tpb: &MockTpb) -> u32 {
     let copies = tpb.consume();
-    let (_, bytes) = value_of(device, &copies[copies.len() - 5]);
-    u32::from_le_bytes(bytes.try_into().unwrap())
+    let (_, bytes) = value_of(device, &copies[copies.len() - PROLOGUE_PAIRS]);
+    u32::from_le_bytes(*bytes.last_chunk().unwrap())
 }
 
 #[test]

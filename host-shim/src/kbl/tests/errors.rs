@@ -19,6 +19,7 @@ use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId};
 use super::super::mock::{Bench, MockDevice, model, read};
 use super::super::set::try_table;
 use super::super::template::TemplateBuilder;
+use super::flow::bare;
 use super::*;
 use crate::device::heap::{Heap, UsageTag};
 use crate::neff::testing::Container;
@@ -211,7 +212,7 @@ fn setup_model() {
 
 #[test]
 fn setup_request_and_closed() {
-    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let bench = Bench::with(&read("bare", &bare(9)), UnitOptions { exec_ring: 32, ..small() }, 30);
     let built = bench.built();
     let staged = bench.unit.stage(&built).unwrap();
     let error = bench.unit.stage(&built).unwrap_err();
@@ -239,9 +240,9 @@ fn request_copies() {
 
 #[test]
 fn request_does_not_fit() {
-    let error = load(&model("gather"), UnitOptions { exec_ring: 32, ..small() }).unwrap_err();
+    let error = load(&read("bare", &bare(10)), UnitOptions { exec_ring: 32, ..small() }).unwrap_err();
     let text =
-        "Cannot copy the descriptors in template to the ring: an execution takes 32 exec-queue descriptors";
+        "Cannot copy the descriptors in template to the ring: an execution takes 17 exec-queue descriptors";
     check(&error, error.status(), text, NrtStatus::FAILURE);
 }
 

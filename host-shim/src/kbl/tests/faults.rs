@@ -323,7 +323,7 @@ fn a_kickoff_that_fails_makes_the_next_request_reload_everything() {
         let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
         let copies = tpb.consume();
         let request = &copies[copies.len() - PROLOGUE_PAIRS];
-        let request = ExecRequest::read_from_bytes(&value_of(&bench.device, request).1).unwrap();
+        let request = ExecRequest::read_from_prefix(&value_of(&bench.device, request).1).unwrap().0;
         tpb.run(ordinal);
         running.wait().unwrap();
         request.flags().do_model_switch

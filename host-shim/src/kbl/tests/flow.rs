@@ -93,22 +93,24 @@ fn a_dropped_execution_between_others_moves_nothing() {
 fn a_full_ring_stages_nothing_on_any_tpb() {
     let bench = Bench::with(&model("gather"), UnitOptions { exec_ring: 64, ..small() }, 30);
     let (built, tpbs) = (bench.built(), [0, 1].map(|tpb| bench.device.tpb(tpb)));
-    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let running = [0; 3].map(|_| bench.unit.stage(&built).unwrap().kickoff().unwrap());
     let posted = tpbs.each_ref().map(|tpb| tpb.posted());
     // TPB 1 has room for one more, TPB 0 not.
-    assert!(2 * posted[1] <= 48 && 2 * posted[0] > 48, "{posted:?}");
+    assert_eq!(posted, [3 * 15, 3 * 11]);
     let error = bench.unit.stage(&built).unwrap_err();
     assert_eq!(error.status(), NrtStatus::QUEUE_FULL);
     assert_eq!(
         error.to_string(),
-        "Failed to add execution request: TPB 0: tx ring full: need 32 slots, 16 free"
+        "Failed to add execution request: TPB 0: tx ring full: need 15 slots, 3 free"
     );
     assert_eq!(tpbs.each_ref().map(|tpb| tpb.posted()), posted);
-    assert_eq!(bench.unit.tickets(), 1);
-    for tpb in &tpbs {
-        tpb.run(0);
+    assert_eq!(bench.unit.tickets(), 3);
+    for (ordinal, running) in (0..).zip(running) {
+        for tpb in &tpbs {
+            tpb.run(ordinal);
+        }
+        running.wait().unwrap();
     }
-    running.wait().unwrap();
     drop(bench.unit.stage(&built).unwrap());
 }
 
@@ -155,15 +157,18 @@ pub(super) fn bare(pointers: usize) -> String {
 
 #[test]
 fn batches_fit_the_smallest_ring_to_the_last_slot() {
-    // The prologue and its queue's bases take 12 pairs; a ring of 32 has room for 16.
-    for pointers in 0..=4 {
+    // The prologue and its queue's bases take 7 pairs; a ring of 32 has room for 16.
+    for pointers in 0..=9 {
         let options = UnitOptions { exec_ring: 32, ..small() };
         let bench = Bench::with(&read("bare", &bare(pointers)), options, 30);
         let (built, tpb) = (bench.built(), bench.device.tpb(0));
         for ordinal in 0..100 {
             let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-            assert_eq!(tpb.posted(), (ordinal + 1) * (12 + pointers as u32));
-            assert_eq!(bench.unit.stage(&built).unwrap_err().status(), NrtStatus::QUEUE_FULL);
+            assert_eq!(tpb.posted(), (ordinal + 1) * (7 + pointers as u32));
+            // A second one fits only behind the smallest of all.
+            let second = bench.unit.stage(&built);
+            assert_eq!(second.is_ok(), pointers <= 1);
+            drop(second);
             tpb.run(ordinal);
             running.wait().unwrap();
         }
@@ -171,7 +176,7 @@ fn batches_fit_the_smallest_ring_to_the_last_slot() {
     let device = MockDevice::new(1);
     let heap = device.heap();
     let unit = Unit::open(device, heap, UnitOptions { exec_ring: 32, ..small() }).unwrap();
-    let error = unit.load(&read("bare", &bare(5)), &LoadOptions::default()).unwrap_err();
+    let error = unit.load(&read("bare", &bare(10)), &LoadOptions::default()).unwrap_err();
     assert_eq!(error, LoadError::BatchTooLarge { pairs: 17, limit: 16 });
 }
 
@@ -219,7 +224,7 @@ fn requests_say_when_the_model_switches() {
         let running = bench.unit.stage(built).unwrap().kickoff().unwrap();
         let copies = tpb.consume();
         let request = &copies[copies.len() - PROLOGUE_PAIRS];
-        let request = ExecRequest::read_from_bytes(&value_of(&bench.device, request).1).unwrap().flags();
+        let request = ExecRequest::read_from_prefix(&value_of(&bench.device, request).1).unwrap().0.flags();
         flags.push((request.do_model_switch, request.reload_seq_config, request.load_act_dve_tables));
         tpb.run(ordinal as u32);
         running.wait().unwrap();
@@ -243,7 +248,7 @@ fn a_retired_execution_does_not_count_as_the_model_before() {
     drop(dropped);
     let copies = tpb.consume();
     let request = &copies[copies.len() - PROLOGUE_PAIRS];
-    let request = ExecRequest::read_from_bytes(&value_of(&bench.device, request).1).unwrap();
+    let request = ExecRequest::read_from_prefix(&value_of(&bench.device, request).1).unwrap().0;
     assert!(!request.flags().do_model_switch);
     tpb.run(0);
     tpb.run(1);

@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
 use super::super::mock::{Bench, MockDevice, model, read, tensors, value_of};
+use super::flow::bare;
 use super::*;
 use crate::device::Device;
 use crate::device::heap::{Heap, UsageTag};
@@ -142,8 +143,8 @@ fn models_that_do_not_fit_the_unit_are_refused() {
     assert!(error.to_string().starts_with("Attempting to load an incompatible model!"), "{error}");
 
     let smallest = UnitOptions { exec_ring: 32, ..small() };
-    let error = open(2, smallest).load(&gather, &LoadOptions::default()).unwrap_err();
-    assert_eq!(error, LoadError::BatchTooLarge { pairs: 32, limit: 16 });
+    let error = open(2, smallest).load(&read("bare", &bare(11)), &LoadOptions::default()).unwrap_err();
+    assert_eq!(error, LoadError::BatchTooLarge { pairs: 18, limit: 16 });
 }
 
 #[test]
@@ -286,13 +287,20 @@ fn a_batch_is_the_swap_list_then_the_prologue() {
         let copies = bench.device.tpb(tpb).consume();
         let (swaps, prologue) = copies.split_at(copies.len() - PROLOGUE_PAIRS);
         let name = format!("TPB {tpb}: ");
-        let expected: Vec<_> = slots.iter().filter(|slot| slot.what.starts_with(&name)).collect();
-        assert_eq!(swaps.len(), expected.len());
-        for (copy, slot) in swaps.iter().zip(&expected) {
-            let (destination, bytes) = value_of(&bench.device, copy);
-            assert_eq!(destination, slot.at, "{}", slot.what);
-            assert_eq!(bytes, slot.expected.to_le_bytes()[..slot.bytes as usize], "{}", slot.what);
+        let mut expected = slots.iter().filter(|slot| slot.what.starts_with(&name));
+        for copy in swaps {
+            let (mut at, bytes) = value_of(&bench.device, copy);
+            let mut left = &bytes[..];
+            // A queue base is one copy that writes three registers.
+            while !left.is_empty() {
+                let slot = expected.next().unwrap();
+                let (written, rest) = left.split_at(slot.bytes as usize);
+                assert_eq!(at, slot.at, "{}", slot.what);
+                assert_eq!(written, &slot.expected.to_le_bytes()[..slot.bytes as usize], "{}", slot.what);
+                (at, left) = (at.offset(slot.bytes.into()), rest);
+            }
         }
+        assert_eq!(expected.next(), None);
         // Cayman: a strong-ordered write ends the swap list.
         assert!(swaps[..swaps.len() - 1].iter().all(|copy| copy.barrier == Barrier::None));
         assert_eq!(swaps.last().unwrap().barrier, Barrier::Sow);
@@ -303,14 +311,15 @@ fn a_batch_is_the_swap_list_then_the_prologue() {
         let values: Vec<_> = prologue.iter().map(|copy| value_of(&bench.device, copy)).collect();
         let one = 1u32.to_le_bytes().to_vec();
         assert_eq!(values[0].0, registers.request());
-        let request = ExecRequest::read_from_bytes(&values[0].1).unwrap();
+        let (request, increment) = ExecRequest::read_from_prefix(&values[0].1).unwrap();
         assert!(request.flags().do_model_switch && request.flags().load_act_dve_tables);
-        assert_eq!(values[1], (registers.request().offset(0x34), vec![0; 4]));
-        assert_eq!(values[2].1, (running.ticket().0 as u32).to_le_bytes());
-        assert_eq!(values[3], (tail(Half::Rx), one.clone()));
-        assert_eq!(values[4], (tail(Half::Tx), one.clone()));
-        assert_eq!(values[5], (registers.event(EventId::START), one));
-        assert_eq!(prologue[5].barrier, Barrier::Dmb);
+        assert_eq!(increment, [0; 4]);
+        assert_eq!(values[1].1, (running.ticket().0 as u32).to_le_bytes());
+        assert_eq!(values[2], (tail(Half::Rx), one.clone()));
+        assert_eq!(values[3], (tail(Half::Tx), one.clone()));
+        assert_eq!(values[4], (registers.event(EventId::START), one));
+        let barriers: Vec<_> = prologue.iter().map(|copy| copy.barrier).collect();
+        assert_eq!(barriers, [Barrier::None, Barrier::None, Barrier::Dmb, Barrier::None, Barrier::Dmb]);
 
         // An engine without a program has no address, the others have the one of their instructions.
         let model = bench.unit.model(bench.model).unwrap();

@@ -72,7 +72,7 @@ fn an_idle_device_is_told_to_stop_at_once() {
 
 #[test]
 fn a_stop_finds_room_once_the_exec_ring_has_some() {
-    let neff = read("bare", &bare(4));
+    let neff = read("bare", &bare(9));
     let bench = Bench::with(&neff, UnitOptions { exec_ring: 32, ..small() }, 30);
     let (built, tpb) = (bench.built(), bench.device.tpb(0));
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
