@@ -16,7 +16,7 @@ use sluice_core::mem::{CopyMemory, DevAddr};
 use sluice_core::mmio::{
     Engine, EventId, Half, HostControl, QueueId, QueueRegister, TakenOver, TpbId, TpbRegisters,
 };
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Bytes of each notification queue.
 const NQ_BYTES: u32 = 4096;
@@ -225,5 +225,9 @@ fn next_ids(cursor: &mut PairCursor) -> RingIds {
 }
 
 fn drain<M: CopyMemory>(queue: &NotificationReceiver<M>) -> Vec<Notification> {
-    iter::from_fn(|| queue.receive().expect("a notification queue")).collect()
+    let (mut all, mut record) = (Vec::new(), [Notification::new_zeroed()]);
+    while queue.receive(&mut record).expect("a notification queue") > 0 {
+        all.extend(record);
+    }
+    all
 }

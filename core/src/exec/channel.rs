@@ -13,7 +13,7 @@
 
 use core::fmt;
 
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::{NOTIFICATION_BYTES, Notification};
 use crate::mem::{CopyMemory, DevAddr, Fault, Own, Peer, Word};
@@ -209,30 +209,38 @@ impl<M: CopyMemory> NotificationReceiver<M> {
         Ok(receiver)
     }
 
-    /// The oldest record not yet harvested; its slot is free again when this returns.
+    /// Fills `records` from its start with the oldest not yet harvested, as far as there are any, and returns how many. Their
+    /// slots are free again then.
     ///
     /// # Errors
     /// A counter of the device that cannot be, or memory that cannot be reached; nothing is harvested then.
-    pub fn receive(&self) -> Result<Option<Notification>, ReceiveError> {
-        // Partner of the device's release store: the record is whole.
+    pub fn receive(&self, records: &mut [Notification]) -> Result<usize, ReceiveError> {
+        // Partner of the device's release store: the records are whole.
         let tail = self.tail.try_observe()?;
         let head = self.head.get();
-        match tail.wrapping_sub(head) {
-            0 => return Ok(None),
-            waiting if waiting > self.slots => {
-                return Err(ReceiveError::Corrupt { tail, head, slots: self.slots });
-            }
-            _ => {}
+        let waiting = tail.wrapping_sub(head);
+        if waiting > self.slots {
+            return Err(ReceiveError::Corrupt { tail, head, slots: self.slots });
         }
-        let mut record = Notification::new_zeroed();
-        self.memory.read_bytes(slot_address(self.base, self.slots, head), record.as_mut_bytes())?;
-        self.head.try_publish(head.wrapping_add(1))?;
-        Ok(Some(record))
+        let count = records.len().min(waiting as usize);
+        if count == 0 {
+            return Ok(0);
+        }
+        let before_wrap = count.min((self.slots - head % self.slots) as usize);
+        let (first, second) = records[..count].split_at_mut(before_wrap);
+        self.memory.read_bytes(slot_address(self.base, self.slots, head), first.as_mut_bytes())?;
+        if !second.is_empty() {
+            self.memory.read_bytes(self.base, second.as_mut_bytes())?;
+        }
+        self.head.try_publish(head.wrapping_add(count as u32))?;
+        Ok(count)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::FromZeros;
+
     use super::*;
     use crate::exec::SubType;
     use crate::mem::{Line, Mapped, Memory, Slab};
@@ -259,16 +267,26 @@ mod tests {
         // Counters wrap during the test.
         tail.store_relaxed(u32::MAX - 4);
         let receiver = NotificationReceiver::bring_up(&memory, tpb, channel, QUEUE, 64).unwrap();
-        assert_eq!(receiver.receive(), Ok(None));
+        let receive = |most: usize| {
+            let mut records = std::vec![Notification::new_zeroed(); most];
+            receiver.receive(&mut records).map(|count| records[..count].to_vec())
+        };
+        assert_eq!(receive(4), Ok(std::vec![]));
         for round in 0..3 {
             for n in 0..4 {
                 assert_eq!(sender.send(&record(round * 4 + n)), Sent::Written);
             }
             assert_eq!(sender.send(&record(1000)), Sent::Overflow);
-            for n in 0..4 {
-                assert_eq!(receiver.receive(), Ok(Some(record(round * 4 + n))));
-            }
-            assert_eq!(receiver.receive(), Ok(None));
+            // Pieces of every size, so that some lie on both sides of the ring's end.
+            let first = round + 1;
+            let numbers = |range: std::ops::Range<u32>| range.map(|n| record(round * 4 + n)).collect();
+            assert_eq!(receive(0), Ok(std::vec![]));
+            assert_eq!(receive(first as usize), Ok(numbers(0..first)));
+            assert_eq!(receive(9), Ok(numbers(first..4)));
+            assert_eq!(receive(1), Ok(std::vec![]));
+            // The next round begins elsewhere in the ring.
+            assert_eq!(sender.send(&record(0)), Sent::Written);
+            assert_eq!(receive(1), Ok(std::vec![record(0)]));
         }
         let status = memory.word(tpb.control_word(ControlWord::InterruptStatus)).unwrap();
         assert_eq!(status.load_acquire(), NQ_OVERFLOW);
@@ -276,7 +294,7 @@ mod tests {
         let claimed = head.load_relaxed().wrapping_add(5);
         tail.store_relaxed(claimed);
         let corrupt = ReceiveError::Corrupt { tail: claimed, head: head.load_relaxed(), slots: 4 };
-        assert_eq!(receiver.receive(), Err(corrupt));
+        assert_eq!(receive(1), Err(corrupt));
     }
 
     #[test]

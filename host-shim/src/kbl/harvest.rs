@@ -9,11 +9,12 @@
 //! so what is not in the queues then was never written.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sluice_core::exec::{ErrorClass, ReceiveError, Ticket, Turn};
+use sluice_core::exec::{ErrorClass, Notification, ReceiveError, Ticket, Turn};
 use sluice_core::mem::{CopyMemory, Fault};
 use sluice_core::mmio::{Engine, TpbId};
+use zerocopy::FromZeros;
 
 use super::line::{Batch, DeviceError, Entry, Line, Part, State};
 use super::outcome::{ExecFault, Outcome, TpbOutcome};
@@ -43,9 +44,7 @@ impl<D: Device> Line<D> {
             let entries = &mut self.entries;
             // Before the records: those of all executions counted here have been published.
             let done = tpb.observe_done()??;
-            for engine in Engine::ALL {
-                drain_status(tpb, engine, place, entries)?;
-            }
+            drain_status(tpb, place, entries)?;
             drain_errors(tpb, place, entries)?;
             end_finished(tpb, done, place, entries)?;
         }
@@ -64,8 +63,9 @@ impl<D: Device> Line<D> {
             return Ok(());
         };
         let Some(job) = &entry.job else { return Ok(()) };
-        let since = *entry.first_since.get_or_insert_with(Instant::now);
-        if entry.given_up || since.elapsed() < job.model.timeout() {
+        let elapsed = entry.first_since.map_or(Duration::ZERO, |since| since.elapsed());
+        entry.first_since.get_or_insert_with(Instant::now);
+        if entry.given_up || elapsed < job.model.timeout() {
             return Ok(());
         }
         for (tpb, part) in self.tpbs.iter_mut().zip(&entry.parts).filter(|(_, part)| part.is_running()) {
@@ -157,38 +157,64 @@ impl<D: Device> Line<D> {
     }
 }
 
-/// Follows what an engine of the TPB at `place` says.
+/// Records that one sweep takes from a queue: those of two executions.
+const SWEEP: usize = 4;
+
+/// Follows what the engines of the TPB at `place` say.
 fn drain_status<M: CopyMemory>(
     tpb: &mut Tpb<M>,
-    engine: Engine,
     place: usize,
     entries: &mut VecDeque<Entry>,
 ) -> Result<(), Fault> {
     // A queue holds no more records of executions that are done, whatever the device adds meanwhile.
     for _ in 0..tpb.nq_records() {
-        let Some(record) = received(tpb.status[engine.index()].receive())? else { break };
-        let kicked = tpb.kicked();
-        let stream = &mut tpb.streams[engine.index()];
-        let before = *stream;
-        let accepted = stream.accept(&record, kicked);
-        if let Some(ordinal) = accepted.disordered
-            && let Some(part) = part_of(entries, place, ordinal)
-        {
-            part.faults.push(ExecFault::Disorder {
-                engine,
-                state: before.state_of(ordinal),
-                got: Received::from(&record),
-                overflow: tpb.overflowed()?,
-            });
+        // All queues are read before the first record is looked at, so that the waits for their memory overlap.
+        let mut swept = [[Notification::new_zeroed(); SWEEP]; Engine::COUNT];
+        let mut counts = [0; Engine::COUNT];
+        for ((queue, records), count) in tpb.status.iter().zip(&mut swept).zip(&mut counts) {
+            *count = received(queue.receive(records))?;
         }
-        if let Some((ordinal, event)) = accepted.event
-            && let Some(part) = part_of(entries, place, ordinal)
-        {
-            let times = &mut part.engines[engine.index()];
-            match event {
-                Event::Start => times.start_cycles = Some(record.time_cycles()),
-                Event::End => times.end_cycles = Some(record.time_cycles()),
+        for ((engine, records), count) in Engine::ALL.into_iter().zip(&swept).zip(counts) {
+            for record in &records[..count] {
+                follow(tpb, engine, record, place, entries)?;
             }
+        }
+        if counts.iter().all(|&count| count < SWEEP) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Follows one record of an engine of the TPB at `place`.
+fn follow<M: CopyMemory>(
+    tpb: &mut Tpb<M>,
+    engine: Engine,
+    record: &Notification,
+    place: usize,
+    entries: &mut VecDeque<Entry>,
+) -> Result<(), Fault> {
+    let kicked = tpb.kicked();
+    let stream = &mut tpb.streams[engine.index()];
+    let before = *stream;
+    let accepted = stream.accept(record, kicked);
+    if let Some(ordinal) = accepted.disordered
+        && let Some(part) = part_of(entries, place, ordinal)
+    {
+        part.faults.push(ExecFault::Disorder {
+            engine,
+            state: before.state_of(ordinal),
+            got: Received::from(record),
+            overflow: tpb.overflowed()?,
+        });
+    }
+    if let Some((ordinal, event)) = accepted.event
+        && let Some(part) = part_of(entries, place, ordinal)
+    {
+        let times = &mut part.engines[engine.index()];
+        match event {
+            Event::Start => times.start_cycles = Some(record.time_cycles()),
+            Event::End => times.end_cycles = Some(record.time_cycles()),
         }
     }
     Ok(())
@@ -201,7 +227,11 @@ fn drain_errors<M: CopyMemory>(
     entries: &mut VecDeque<Entry>,
 ) -> Result<(), Fault> {
     for _ in 0..tpb.nq_records() {
-        let Some(record) = received(tpb.errors.receive())? else { break };
+        let mut record = [Notification::new_zeroed()];
+        if received(tpb.errors.receive(&mut record))? == 0 {
+            break;
+        }
+        let [record] = record;
         let fault = ExecFault::Device {
             class: record.error_class(),
             engine: record.tag(),
@@ -282,13 +312,13 @@ fn end_finished<M: CopyMemory>(
 }
 
 /// A corrupt counter ends the harvest of its queue; what is missing is found when the execution ends.
-fn received<T>(result: Result<Option<T>, ReceiveError>) -> Result<Option<T>, Fault> {
+fn received(result: Result<usize, ReceiveError>) -> Result<usize, Fault> {
     match result {
-        Ok(record) => Ok(record),
+        Ok(count) => Ok(count),
         Err(ReceiveError::Fault(fault)) => Err(fault),
         Err(error) => {
             tracing::debug!(%error, "notification queue not read");
-            Ok(None)
+            Ok(0)
         }
     }
 }
