@@ -237,7 +237,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         if cx.memory().read_bytes(self.registers.request(), request.as_mut_bytes()).is_err() {
             return self.stop(cx, QueueId::EXEC, ErrorClass::OUT_OF_BOUNDS);
         }
-        for semaphore in 0..SemaphoreId::COUNT {
+        for semaphore in (0..SemaphoreId::COUNT).filter(|&semaphore| self.semaphores.get(semaphore) != 0) {
             self.semaphores.set(semaphore, 0);
         }
         for queue in &self.model_queues {
