@@ -38,6 +38,7 @@ const FIGURES: &[(&str, Option<f64>)] = &[
     ("bind_miss", Some(1.7)),
     ("submit_empty", Some(10.0)),
     ("submit_empty_cold", None),
+    ("wait_long", Some(0.02)),
 ];
 
 /// More than all figures have taken, building included, so that only a hang meets it.

@@ -18,7 +18,14 @@ pub(crate) struct Machine {
 impl Machine {
     /// A device of `tpbs` TPBs and one lane. Its threads run where the calling one does now.
     pub(crate) fn start(tpbs: u32) -> anyhow::Result<Self> {
-        let device = Arc::new(SimDevice::start(SimConfig { tpbs, lanes: 1, ..SimConfig::default() })?);
+        Self::with_delays(tpbs, 0)
+    }
+
+    /// As [`start`](Self::start), with items that take up to `most_cycles` longer.
+    pub(crate) fn with_delays(tpbs: u32, most_cycles: u64) -> anyhow::Result<Self> {
+        let mut config = SimConfig { tpbs, lanes: 1, ..SimConfig::default() };
+        config.delays.max_cycles = most_cycles;
+        let device = Arc::new(SimDevice::start(config)?);
         let ram = device.map().ram;
         let heap = Heap::new(ram.base, ram.bytes);
         let unit = Unit::open(device, heap.clone(), UnitOptions { phase_log: 0, ..UnitOptions::default() })?;

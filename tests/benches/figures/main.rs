@@ -13,6 +13,7 @@
 //! | `names` | `name_lookup_64`, `name_lookup_512` |
 //! | `bind` | `bind_hit`, `bind_miss` |
 //! | `submit` | `submit_empty`, `submit_empty_cold` |
+//! | `wait` | `wait_long` |
 
 mod bind;
 mod chained;
@@ -21,6 +22,7 @@ mod machine;
 mod names;
 mod pingpong;
 mod submit;
+mod wait;
 mod windows;
 
 use std::fmt;
@@ -57,6 +59,7 @@ const BENCHES: &[Bench] = &[
     (&["bind_hit"], bind::hit),
     (&["bind_miss"], bind::miss),
     (&["submit_empty", "submit_empty_cold"], submit::empty),
+    (&["wait_long"], wait::long),
 ];
 
 /// What was asked for.
