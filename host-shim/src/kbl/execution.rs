@@ -15,9 +15,10 @@ use sluice_core::exec::{NrtStatus, Ticket};
 use sluice_core::mmio::{Engine, TpbId};
 
 use super::harvest::Pending;
-use super::line::{DeviceError, OutcomeCell};
+use super::line::OutcomeCell;
 use super::outcome::{ExecFault, Outcome};
 use super::phases::Phase;
+use super::stage::DeviceError;
 use super::stream::{EngineState, Received};
 use super::unit::Shared;
 use crate::device::Device;

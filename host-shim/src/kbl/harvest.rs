@@ -16,8 +16,9 @@ use sluice_core::mem::{CopyMemory, Fault};
 use sluice_core::mmio::{Engine, TpbId};
 use zerocopy::FromZeros;
 
-use super::line::{Batch, DeviceError, Entry, Line, Part, State};
+use super::line::{Batch, Entry, Line, Part, State};
 use super::outcome::{ExecFault, Outcome, TpbOutcome};
+use super::stage::DeviceError;
 use super::stream::{EngineState, Event, Received};
 use super::tpb::{Halt, Tpb};
 use crate::device::Device;

@@ -19,7 +19,8 @@
 //! | `plan`, `sink` | the same without a device, for whoever wants to know |
 //! | `registry` | models by handle, counted references, removal |
 //! | `build` | rings and swap list for one pair of sets; `lru` keeps both |
-//! | `batch`, `tpb`, `line` | the pairs of one execution; one TPB's queues; executions in ticket order |
+//! | `batch`, `tpb` | the pairs of one execution; one TPB's queues |
+//! | `line`, `stage`, `kickoff` | executions in ticket order; into the exec rings; doorbells |
 //! | `harvest`, `outcome` | notifications as hostile input, and what they add up to |
 //! | `collective` | hooks for models that communicate |
 //! | `execution`, `unit` | the states of one execution, and the entry to all of it |
@@ -59,6 +60,7 @@ mod harvest;
 mod image;
 #[cfg(all(test, loom))]
 mod interleavings;
+mod kickoff;
 mod line;
 mod lru;
 #[cfg(test)]
@@ -72,6 +74,7 @@ mod registry;
 mod ring;
 mod set;
 mod sink;
+mod stage;
 mod stream;
 mod template;
 mod tensor;
@@ -86,7 +89,6 @@ pub use collective::{CollectiveError, CollectiveModel, Collectives, Context, Loo
 pub use contract::{Found, Offender};
 pub use error::LoadError;
 pub use execution::{KickoffError, Running, Staged, Timeout, WaitError};
-pub use line::{DeviceError, StageError};
 pub use model::{BuildCounts, LoadOptions, Model, Wanted};
 pub use outcome::{EngineTimes, ExecFault, Outcome, TpbOutcome};
 pub use phases::{Phase, PhaseLog, Span};
@@ -94,6 +96,7 @@ pub use plan::{ContractLine, Plan, PointerPlan, RingPlan, TpbPlan, plan};
 pub use registry::{Held, Holder, Holders, ModelHandle, RegistryError};
 pub use ring::BuildFault;
 pub use set::TensorSet;
+pub use stage::{DeviceError, StageError};
 pub use stream::{EngineState, Received};
 pub use template::TemplateFault;
 pub use tensor::{Tensor, TensorError};

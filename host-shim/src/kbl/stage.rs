@@ -1,0 +1,236 @@
+//! Staging: an execution, or the stop record, goes into the exec rings of all its TPBs, or of none.
+//!
+//! Slots are reserved on copies of the cursors, then pairs are written and committed; a failure in between leaves no trace.
+//! The request record is not written yet: only when its execution starts it is known which model ran before.
+
+use std::sync::Arc;
+
+use sluice_core::dma::{PairCursor, RingError};
+use sluice_core::exec::{NrtStatus, QueueFull, Ticket};
+use sluice_core::mem::Fault;
+use sluice_core::mmio::{Half, TpbId};
+
+use super::batch::{self, PROLOGUE_PAIRS, Prologue};
+use super::build::Built;
+use super::collective::CollectiveError;
+use super::line::{Batch, Entry, Job, Line, OutcomeCell, Part, State};
+use super::model::Model;
+use super::registry::{Held, RegistryError};
+use super::tpb::{Blocked, Halt, ImpossibleCount};
+use super::unit::Forked;
+use crate::device::Device;
+
+/// An execution that can't be staged. Nothing of it is.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StageError {
+    /// The model is gone.
+    #[error(transparent)]
+    Model(#[from] RegistryError),
+    /// An exec ring has no room now, or never has.
+    #[error("Failed to add execution request: TPB {tpb}: {error}")]
+    Ring {
+        /// Which TPB.
+        tpb: TpbId,
+        /// What is short.
+        error: RingError,
+    },
+    /// As many executions are in flight as the unit allows.
+    #[error("{in_flight} executions in flight, at most {depth}")]
+    Depth {
+        /// Executions staged and not ended.
+        in_flight: usize,
+        /// Most of them.
+        depth: usize,
+    },
+    /// Collectives that do not take the execution.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The unit is closed.
+    #[error("the unit is closed")]
+    Closed,
+    /// A TPB runs nothing until it is set up anew.
+    #[error("TPB {tpb}: {halt}; {blocked}")]
+    Halted {
+        /// Which TPB.
+        tpb: TpbId,
+        /// What went wrong.
+        halt: Halt,
+        /// Why it is not set up anew yet.
+        blocked: Blocked,
+    },
+    /// The device can't be followed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+impl StageError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Model(error) => error.status(),
+            Self::Ring { error: RingError::Full { .. }, .. } | Self::Depth { .. } => NrtStatus::QUEUE_FULL,
+            Self::Ring { .. } => NrtStatus::FAILURE,
+            Self::Collective(error) => error.status,
+            Self::Closed => NrtStatus::CLOSED,
+            Self::Halted { .. } => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
+            Self::Device(error) => error.status(),
+        }
+    }
+}
+
+/// A device that can't be reached, or whose counters can't be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// Its memory can't be reached.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// A counter says what can't be.
+    #[error(transparent)]
+    Count(#[from] ImpossibleCount),
+    /// It belongs to another process.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+impl DeviceError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Fault(_) | Self::Forked(_) => NrtStatus::FAILURE,
+            Self::Count(_) => NrtStatus::HW_ERROR,
+        }
+    }
+}
+
+/// Queues the proxy tasks of an execution, if its model has any, and returns what its increment word is to hold.
+fn enqueue_proxy(model: &Model, ticket: Ticket) -> Result<u32, StageError> {
+    let increment = model.collective.as_ref().map(|collective| collective.context.enqueue_proxy(ticket));
+    Ok(increment.transpose()?.unwrap_or(0))
+}
+
+/// Takes back the proxy tasks of an execution that will not run.
+pub(super) fn withdraw_proxy(model: &Model, ticket: Ticket) {
+    if let Some(collective) = &model.collective {
+        collective.context.withdraw_proxy(ticket);
+    }
+}
+
+impl<D: Device> Line<D> {
+    /// Stages `built` on every TPB of its model, or on none.
+    pub(super) fn stage(
+        &mut self,
+        device: &D,
+        model: Held<Model>,
+        built: &Built,
+    ) -> Result<(Ticket, OutcomeCell), StageError> {
+        if self.closed {
+            return Err(StageError::Closed);
+        }
+        if self.entries.len() >= self.depth || self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
+            self.harvest(device)?;
+        }
+        let full = |in_flight| StageError::Depth { in_flight, depth: self.depth };
+        if self.entries.len() >= self.depth {
+            return Err(full(self.entries.len()));
+        }
+        let mut reserved = Vec::with_capacity(built.data.tpbs.len());
+        for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
+            if let Some(halt) = tpb.halted {
+                let blocked = tpb.unreachable.map_or(Blocked::Running, Blocked::Fault);
+                return Err(StageError::Halted { tpb: tpb.id(), halt, blocked });
+            }
+            tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
+            let pairs = (build.swaps().len() + PROLOGUE_PAIRS) as u32;
+            let reservation = tpb.reserve(pairs);
+            let (cursor, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
+            reserved.push((cursor, Part::new(Batch::Execution, pairs, slots, tpb.mark())));
+        }
+        let ticket = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
+        let committed = enqueue_proxy(&model, ticket).and_then(|increment| {
+            let committed = self.commit(device, ticket, &model, built, &reserved);
+            committed.map(|()| increment).map_err(|fault| {
+                withdraw_proxy(&model, ticket);
+                DeviceError::from(fault).into()
+            })
+        });
+        let increment = committed.inspect_err(|_| self.undo(ticket, &reserved))?;
+        let job = Job {
+            handle: built.model,
+            model,
+            increment,
+            _build: Arc::clone(&built.data),
+            _pins: built.pins.clone(),
+        };
+        let entry = Entry::new(State::Staged, reserved, Some(job));
+        let outcome = Arc::clone(&entry.outcome);
+        self.entries.push_back(entry);
+        Ok((ticket, outcome))
+    }
+
+    /// Takes back what was reserved and partly committed under `ticket`, which is the last one.
+    fn undo(&mut self, ticket: Ticket, reserved: &[(PairCursor, Part)]) {
+        for (tpb, (_, part)) in self.tpbs.iter_mut().zip(reserved) {
+            tpb.roll_back(&part.before);
+        }
+        let _ = self.tickets.revoke(ticket);
+    }
+
+    fn commit(
+        &mut self,
+        device: &D,
+        ticket: Ticket,
+        model: &Model,
+        built: &Built,
+        reserved: &[(PairCursor, Part)],
+    ) -> Result<(), Fault> {
+        let builds = model.images().iter().zip(&built.data.tpbs);
+        for ((tpb, (_, part)), ((_, image), build)) in self.tpbs.iter().zip(reserved).zip(builds) {
+            let prologue = Prologue {
+                registers: tpb.registers(),
+                slot: tpb.slot(ticket),
+                one: tpb.one(),
+                sequence: image.sequence_source(),
+            }
+            .pairs();
+            let pairs = build.swaps().chain(prologue);
+            batch::place_all(device, [tpb.exec(Half::Tx), tpb.exec(Half::Rx)], &part.slots, pairs)?;
+        }
+        for (tpb, (cursor, part)) in self.tpbs.iter_mut().zip(reserved) {
+            tpb.commit(*cursor, part.pairs)?;
+        }
+        Ok(())
+    }
+
+    /// Queues a stop record on every TPB, behind all executions, once there is room for it.
+    ///
+    /// # Errors
+    /// A device that can't be reached; nothing is queued then.
+    pub(super) fn queue_stop(&mut self, device: &D) -> Result<(), DeviceError> {
+        if self.stopping || self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
+            return Ok(());
+        }
+        let mut reserved = Vec::with_capacity(self.tpbs.len());
+        for tpb in &mut self.tpbs {
+            tpb.refresh()??;
+            let Ok((cursor, slots)) = tpb.reserve(1) else { return Ok(()) };
+            reserved.push((cursor, Part::new(Batch::Stop, 1, slots, tpb.mark())));
+        }
+        let Ok(ticket) = self.tickets.issue() else { return Ok(()) };
+        let mut written = Ok(());
+        for (tpb, (cursor, part)) in self.tpbs.iter_mut().zip(&reserved) {
+            let record = batch::stop_record(tpb.one(), tpb.registers());
+            let rings = [tpb.exec(Half::Tx), tpb.exec(Half::Rx)];
+            written = written
+                .and_then(|()| batch::place_all(device, rings, &part.slots, std::iter::once(record)))
+                .and_then(|()| tpb.commit(*cursor, part.pairs));
+        }
+        if let Err(fault) = written {
+            self.undo(ticket, &reserved);
+            return Err(fault.into());
+        }
+        self.entries.push_back(Entry::new(State::Ready, reserved, None));
+        self.stopping = true;
+        self.start_ready(device);
+        Ok(())
+    }
+}
