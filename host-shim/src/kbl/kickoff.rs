@@ -24,7 +24,7 @@ pub(super) struct Posted {
 
 impl Part {
     fn start<D: Device>(&mut self, tpb: &mut Tpb<D::Mem>, device: &D) -> Result<(), ExecFault> {
-        let ordinal = tpb.kick(device, &self.before, self.pairs);
+        let ordinal = tpb.kick(device, &self.after);
         self.ordinal = Some(ordinal.map_err(|fault| ExecFault::NotStarted { fault })?);
         Ok(())
     }
@@ -89,17 +89,13 @@ impl<D: Device> Line<D> {
 
     /// Ends an execution on its TPBs from `first` on, where it was not started.
     fn give_up(&mut self, device: &D, index: usize, first: usize) {
-        let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
-        let entry = &mut self.entries[index];
-        for part in &mut entry.parts[first..] {
-            part.ended = true;
-        }
-        // The proxy tasks go with the first TPB.
-        if let Some(job) = entry.job.as_ref().filter(|_| first == 0) {
+        self.withdraw(device, index, first);
+        self.settle(index);
+        // The proxy tasks go with the first TPB. Last, for the hook is the runtime's.
+        if let Some(job) = self.entries[index].job.as_ref().filter(|_| first == 0) {
+            let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
             withdraw_proxy(&job.model, ticket);
         }
-        self.pad(device, index, first);
-        self.settle(index);
     }
 
     fn write_requests(&mut self, device: &D, ticket: Ticket, index: usize) -> Result<(), ExecFault> {

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use sluice_core::dma::{AddrWord, Pair, PairCursor, PairSlots};
+use sluice_core::dma::{AddrWord, Pair, PairSlots};
 use sluice_core::exec::{Ticket, TicketQueue};
 use sluice_core::mmio::{Engine, Half};
 
@@ -55,26 +55,25 @@ pub(super) enum Batch {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) batch: Batch,
-    pub(super) pairs: u32,
     pub(super) slots: PairSlots,
-    /// Where the exec ring stood before it.
-    pub(super) before: Mark,
+    /// Where its pairs end in the exec ring.
+    pub(super) after: Mark,
     /// Its place among the executions of the TPB, once it is started there.
     pub(super) ordinal: Option<u32>,
     pub(super) engines: [EngineTimes; Engine::COUNT],
     pub(super) faults: Vec<ExecFault>,
+    /// The device is not, or will not be, at work on it any more.
     pub(super) ended: bool,
     /// Its pairs are not in the exec ring any more: the TPB was set up anew.
     pub(super) lost: Option<Halt>,
 }
 
 impl Part {
-    pub(super) fn new(batch: Batch, pairs: u32, slots: PairSlots, before: Mark) -> Self {
+    pub(super) fn new(batch: Batch, slots: PairSlots, after: Mark) -> Self {
         Self {
             batch,
-            pairs,
             slots,
-            before,
+            after,
             ordinal: None,
             engines: Default::default(),
             faults: Vec::new(),
@@ -86,6 +85,11 @@ impl Part {
     /// Whether the device may be at work on it.
     pub(super) fn is_running(&self) -> bool {
         self.ordinal.is_some() && !self.ended
+    }
+
+    /// Whether it is in the exec ring, to be started.
+    fn is_queued(&self) -> bool {
+        self.ordinal.is_none() && !self.ended && self.lost.is_none()
     }
 }
 
@@ -105,15 +109,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(state: State, reserved: Vec<(PairCursor, Part)>, job: Option<Job>) -> Self {
-        Self {
-            state,
-            parts: reserved.into_iter().map(|(_, part)| part).collect(),
-            outcome: OutcomeCell::default(),
-            first_since: None,
-            given_up: false,
-            job,
-        }
+    pub(super) fn new(state: State, parts: Vec<Part>, job: Option<Job>) -> Self {
+        Self { state, parts, outcome: OutcomeCell::default(), first_since: None, given_up: false, job }
     }
 }
 
@@ -159,23 +156,19 @@ impl<D: Device> Line<D> {
         let Some(index) = self.index(ticket) else { return };
         let entry = &mut self.entries[index];
         entry.state = State::Retired;
-        if let Some(job) = &entry.job {
-            withdraw_proxy(&job.model, ticket);
-        }
-        if index + 1 < self.entries.len() {
-            self.pad(device, index, 0);
-        }
+        let job = entry.job.take();
+        self.withdraw(device, index, 0);
         self.take_back();
         self.start_ready(device);
+        // Last, for the hook is the runtime's.
+        if let Some(job) = job {
+            withdraw_proxy(&job.model, ticket);
+        }
     }
 
-    /// Frees the slots and tickets of executions that were retired and have none behind them. The device has consumed
-    /// nothing of them: it stops behind the last execution that was kicked off.
+    /// Frees the tickets of executions that were retired and have none behind them.
     fn take_back(&mut self) {
-        while let Some(last) = self.entries.back().filter(|entry| entry.state == State::Retired) {
-            for (tpb, part) in self.tpbs.iter_mut().zip(&last.parts).filter(|(_, part)| part.lost.is_none()) {
-                tpb.roll_back(&part.before);
-            }
+        while self.entries.back().is_some_and(|entry| entry.state == State::Retired) {
             let ticket = Ticket(self.tickets.tail().0.wrapping_sub(1));
             if self.tickets.revoke(ticket).is_err() {
                 return;
@@ -184,21 +177,39 @@ impl<D: Device> Line<D> {
         }
     }
 
-    /// Overwrites the pairs of an entry, on its TPBs from `first` on, by pairs that move nothing.
-    pub(super) fn pad(&mut self, device: &D, index: usize, first: usize) {
-        let parts = &self.entries[index].parts;
-        let in_rings = self.tpbs.iter_mut().zip(parts).skip(first).filter(|(_, part)| part.lost.is_none());
-        for (tpb, part) in in_rings {
-            let padding = Pair::padding(AddrWord::from(tpb.one()));
-            let padded = batch::place_all(
-                device,
-                [tpb.exec(Half::Tx), tpb.exec(Half::Rx)],
-                &part.slots,
-                std::iter::repeat(padding),
-            );
-            if let Err(fault) = padded {
-                tpb.halted.get_or_insert(Halt::StaleBatch { fault });
+    /// Takes the pairs of an entry, which will not start on its TPBs from `first` on, out of their exec rings. With others
+    /// behind them they are overwritten by pairs that move nothing.
+    pub(super) fn withdraw(&mut self, device: &D, index: usize, first: usize) {
+        for place in first..self.entries[index].parts.len() {
+            let part = &mut self.entries[index].parts[place];
+            part.ended = true;
+            if part.lost.is_some() {
+                continue;
             }
+            let mut behind = self.entries.range(index + 1..).filter_map(|entry| entry.parts.get(place));
+            if behind.any(Part::is_queued) {
+                self.pad(device, index, place);
+            } else {
+                self.trim(place);
+            }
+        }
+    }
+
+    /// Frees the slots behind the last pairs on the TPB at `place` that are to be run. The device has consumed nothing of
+    /// them: it stops behind the last execution that was kicked off.
+    pub(super) fn trim(&mut self, place: usize) {
+        let mut parts = self.entries.iter().rev().filter_map(|entry| entry.parts.get(place));
+        let last = parts.find(|part| part.is_queued());
+        self.tpbs[place].roll_back(last.map(|part| &part.after));
+    }
+
+    /// Overwrites the pairs of an entry on the TPB at `place` by pairs that move nothing.
+    fn pad(&mut self, device: &D, index: usize, place: usize) {
+        let (tpb, part) = (&mut self.tpbs[place], &self.entries[index].parts[place]);
+        let padding = Pair::padding(AddrWord::from(tpb.one()));
+        let rings = [tpb.exec(Half::Tx), tpb.exec(Half::Rx)];
+        if let Err(fault) = batch::place_all(device, rings, &part.slots, std::iter::repeat(padding)) {
+            tpb.halted.get_or_insert(Halt::StaleBatch { fault });
         }
     }
 

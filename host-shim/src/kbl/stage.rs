@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sluice_core::dma::{PairCursor, RingError};
+use sluice_core::dma::RingError;
 use sluice_core::exec::{NrtStatus, QueueFull, Ticket};
 use sluice_core::mem::Fault;
 use sluice_core::mmio::{Half, TpbId};
@@ -142,8 +142,8 @@ impl<D: Device> Line<D> {
             tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
             let pairs = (build.swaps().len() + PROLOGUE_PAIRS) as u32;
             let reservation = tpb.reserve(pairs);
-            let (cursor, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
-            reserved.push((cursor, Part::new(Batch::Execution, pairs, slots, tpb.mark())));
+            let (after, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
+            reserved.push(Part::new(Batch::Execution, slots, after));
         }
         let ticket = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
         let committed = enqueue_proxy(&model, ticket).and_then(|increment| {
@@ -153,7 +153,7 @@ impl<D: Device> Line<D> {
                 DeviceError::from(fault).into()
             })
         });
-        let increment = committed.inspect_err(|_| self.undo(ticket, &reserved))?;
+        let increment = committed.inspect_err(|_| self.undo(ticket, reserved.len()))?;
         let job = Job {
             handle: built.model,
             model,
@@ -167,11 +167,9 @@ impl<D: Device> Line<D> {
         Ok((ticket, outcome))
     }
 
-    /// Takes back what was reserved and partly committed under `ticket`, which is the last one.
-    fn undo(&mut self, ticket: Ticket, reserved: &[(PairCursor, Part)]) {
-        for (tpb, (_, part)) in self.tpbs.iter_mut().zip(reserved) {
-            tpb.roll_back(&part.before);
-        }
+    /// Takes back what was partly committed on the first `tpbs` TPBs under `ticket`, which is the last one.
+    fn undo(&mut self, ticket: Ticket, tpbs: usize) {
+        (0..tpbs).for_each(|place| self.trim(place));
         let _ = self.tickets.revoke(ticket);
     }
 
@@ -181,10 +179,10 @@ impl<D: Device> Line<D> {
         ticket: Ticket,
         model: &Model,
         built: &Built,
-        reserved: &[(PairCursor, Part)],
+        reserved: &[Part],
     ) -> Result<(), Fault> {
         let builds = model.images().iter().zip(&built.data.tpbs);
-        for ((tpb, (_, part)), ((_, image), build)) in self.tpbs.iter().zip(reserved).zip(builds) {
+        for ((tpb, part), ((_, image), build)) in self.tpbs.iter().zip(reserved).zip(builds) {
             let prologue = Prologue {
                 registers: tpb.registers(),
                 slot: tpb.slot(ticket),
@@ -195,8 +193,8 @@ impl<D: Device> Line<D> {
             let pairs = build.swaps().chain(prologue);
             batch::place_all(device, [tpb.exec(Half::Tx), tpb.exec(Half::Rx)], &part.slots, pairs)?;
         }
-        for (tpb, (cursor, part)) in self.tpbs.iter_mut().zip(reserved) {
-            tpb.commit(*cursor, part.pairs)?;
+        for (tpb, part) in self.tpbs.iter_mut().zip(reserved) {
+            tpb.commit(&part.after)?;
         }
         Ok(())
     }
@@ -212,20 +210,20 @@ impl<D: Device> Line<D> {
         let mut reserved = Vec::with_capacity(self.tpbs.len());
         for tpb in &mut self.tpbs {
             tpb.refresh()??;
-            let Ok((cursor, slots)) = tpb.reserve(1) else { return Ok(()) };
-            reserved.push((cursor, Part::new(Batch::Stop, 1, slots, tpb.mark())));
+            let Ok((after, slots)) = tpb.reserve(1) else { return Ok(()) };
+            reserved.push(Part::new(Batch::Stop, slots, after));
         }
         let Ok(ticket) = self.tickets.issue() else { return Ok(()) };
         let mut written = Ok(());
-        for (tpb, (cursor, part)) in self.tpbs.iter_mut().zip(&reserved) {
+        for (tpb, part) in self.tpbs.iter_mut().zip(&reserved) {
             let record = batch::stop_record(tpb.one(), tpb.registers());
             let rings = [tpb.exec(Half::Tx), tpb.exec(Half::Rx)];
             written = written
                 .and_then(|()| batch::place_all(device, rings, &part.slots, std::iter::once(record)))
-                .and_then(|()| tpb.commit(*cursor, part.pairs));
+                .and_then(|()| tpb.commit(&part.after));
         }
         if let Err(fault) = written {
-            self.undo(ticket, &reserved);
+            self.undo(ticket, reserved.len());
             return Err(fault.into());
         }
         self.entries.push_back(Entry::new(State::Ready, reserved, None));

@@ -111,8 +111,8 @@ pub(super) struct Tpb<M: CopyMemory> {
     depth: u32,
     cursor: PairCursor,
     posted: u32,
-    /// Pairs up to the end of the last execution that was kicked off: the most that the device may consume.
-    consumable: u32,
+    /// Behind the last execution that was kicked off: as far as the device may consume.
+    end: Mark,
     consumed: u32,
     kicked: u32,
     done: u32,
@@ -173,7 +173,7 @@ impl<M: CopyMemory> Tpb<M> {
             empty,
             cursor: empty,
             posted: 0,
-            consumable: 0,
+            end: Mark { cursor: empty, posted: 0, consumed: 0 },
             consumed: 0,
             kicked: 0,
             done: 0,
@@ -208,7 +208,8 @@ impl<M: CopyMemory> Tpb<M> {
         }
         let TakenOver { consumed, done } = self.control.take_over()?;
         self.cursor = self.empty;
-        (self.posted, self.consumable, self.consumed) = (consumed, consumed, consumed);
+        (self.posted, self.consumed) = (consumed, consumed);
+        self.end = Mark { cursor: self.empty, posted: consumed, consumed };
         (self.kicked, self.done, self.given_up) = (done, done, None);
         self.streams = [Stream::starting_at(done); Engine::COUNT];
         Ok(())
@@ -254,41 +255,37 @@ impl<M: CopyMemory> Tpb<M> {
     pub(super) fn refresh(&mut self) -> Result<Result<(), ImpossibleCount>, Fault> {
         let head = self.control.exec_head_pairs.try_observe()?;
         let count = head.wrapping_sub(self.consumed);
-        if count > self.consumable.wrapping_sub(self.consumed) || self.cursor.complete(count).is_err() {
+        if count > self.end.posted.wrapping_sub(self.consumed) || self.cursor.complete(count).is_err() {
             return Ok(Err(ImpossibleCount {
                 tpb: self.id,
                 what: "exec_head_pairs",
                 value: head,
                 at_least: self.consumed,
-                at_most: self.consumable,
+                at_most: self.end.posted,
             }));
         }
         self.consumed = head;
         Ok(Ok(()))
     }
 
-    /// Slots for `pairs` pairs, and the cursor behind them. Nothing changes until the cursor is committed.
-    pub(super) fn reserve(&self, pairs: u32) -> Result<(PairCursor, PairSlots), RingError> {
+    /// Slots for `pairs` pairs, and the place behind them. Nothing changes until that is committed.
+    pub(super) fn reserve(&self, pairs: u32) -> Result<(Mark, PairSlots), RingError> {
         let mut cursor = self.cursor;
         let slots = cursor.reserve(pairs)?;
-        Ok((cursor, slots))
+        let after = Mark { cursor, posted: self.posted.wrapping_add(pairs), consumed: self.consumed };
+        Ok((after, slots))
     }
 
-    /// The cursor, and how many pairs were consumed when it stood there.
-    pub(super) fn mark(&self) -> Mark {
-        Mark { cursor: self.cursor, posted: self.posted, consumed: self.consumed }
-    }
-
-    /// Publishes `pairs` pairs that were written to reserved slots.
-    pub(super) fn commit(&mut self, cursor: PairCursor, pairs: u32) -> Result<(), Fault> {
-        let posted = self.posted.wrapping_add(pairs);
-        self.control.exec_posted_pairs.try_publish(posted)?;
-        (self.posted, self.cursor) = (posted, cursor);
+    /// Publishes the pairs up to `after`, which were written to reserved slots.
+    pub(super) fn commit(&mut self, after: &Mark) -> Result<(), Fault> {
+        self.control.exec_posted_pairs.try_publish(after.posted)?;
+        (self.posted, self.cursor) = (after.posted, after.cursor);
         Ok(())
     }
 
-    /// Takes back everything that was committed since `mark`. None of it may have been kicked off.
-    pub(super) fn roll_back(&mut self, mark: &Mark) {
+    /// Takes back everything behind `mark`, or, without one, behind what was kicked off. None of it may have been.
+    pub(super) fn roll_back(&mut self, mark: Option<&Mark>) {
+        let mark = mark.unwrap_or(&self.end);
         self.posted = mark.posted;
         self.cursor = mark.cursor;
         // What was consumed since was kicked off, so it lies before the mark and was outstanding there.
@@ -298,8 +295,8 @@ impl<M: CopyMemory> Tpb<M> {
         let _ = self.control.exec_posted_pairs.try_publish(self.posted);
     }
 
-    /// Starts the execution whose pairs begin at `from` and returns its ordinal.
-    pub(super) fn kick<D: Device>(&mut self, device: &D, from: &Mark, pairs: u32) -> Result<u32, Fault> {
+    /// Starts the execution whose pairs end at `after` and returns its ordinal.
+    pub(super) fn kick<D: Device>(&mut self, device: &D, after: &Mark) -> Result<u32, Fault> {
         let ordinal = self.kicked;
         if self.given_up == Some(ordinal) {
             // Counters have gone once round since that one was given up.
@@ -308,7 +305,7 @@ impl<M: CopyMemory> Tpb<M> {
         }
         self.control.doorbell.try_publish(ordinal.wrapping_add(1))?;
         self.kicked = ordinal.wrapping_add(1);
-        self.consumable = from.posted.wrapping_add(pairs);
+        self.end = *after;
         device.ring_doorbell(self.id);
         Ok(ordinal)
     }
@@ -353,7 +350,7 @@ impl<M: CopyMemory> Tpb<M> {
     }
 }
 
-/// A place in an exec ring to go back to.
+/// A place in an exec ring to go back to, and how many pairs were consumed when it was handed out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     cursor: PairCursor,

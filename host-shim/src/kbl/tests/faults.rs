@@ -372,3 +372,57 @@ fn a_kickoff_of_what_a_stopped_tpb_has_lost_says_so() {
     let ordinals: Vec<_> = running.wait().unwrap().tpbs.iter().map(|tpb| tpb.ordinal).collect();
     assert_eq!(ordinals, [Some(1), Some(0)]);
 }
+
+#[test]
+fn kickoffs_that_fail_leave_their_room_in_the_ring() {
+    // One batch takes more than half of the room, so nothing is staged behind one that stays.
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for ordinal in 0..20 {
+        for _ in 0..3 {
+            let staged = bench.unit.stage(&built).unwrap();
+            bench.device.fail_next();
+            assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::FAILURE);
+            assert_eq!(bench.unit.in_flight(), 0);
+        }
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        tpb.run(ordinal);
+        running.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_failed_kickoff_behind_which_others_are_dropped_leaves_its_room_too() {
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 128, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for ordinal in 0..20 {
+        let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+        let posted = tpb.posted();
+        bench.device.fail_next();
+        assert!(first.kickoff().is_err());
+        assert_eq!(tpb.posted(), posted, "overwritten where they are");
+        drop(second);
+        let [running, behind] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+        let running = running.kickoff().unwrap();
+        drop(behind);
+        tpb.run(ordinal);
+        running.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_peer_that_has_stopped_leaves_room_on_those_that_have_not() {
+    let bench = Bench::with(&model("gather"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
+    for _ in 0..20 {
+        let staged = bench.unit.stage(&built).unwrap();
+        second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
+        bench.unit.harvest().unwrap();
+        assert_eq!(staged.kickoff().unwrap_err().tpb.get(), 1);
+        assert_eq!((bench.unit.in_flight(), first.posted()), (0, 0));
+    }
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    first.run(0);
+    second.run(0);
+    running.wait().unwrap();
+}
