@@ -129,31 +129,33 @@ impl<D: Device> Line<D> {
         if self.entries.len() >= self.depth || self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
             self.harvest(device)?;
         }
-        let full = |in_flight| StageError::Depth { in_flight, depth: self.depth };
+        let depth = self.depth;
+        let full = |in_flight| StageError::Depth { in_flight, depth };
         if self.entries.len() >= self.depth {
             return Err(full(self.entries.len()));
         }
-        let mut reserved = Vec::with_capacity(built.data.tpbs.len());
-        for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
-            if let Some(halt) = tpb.halted {
-                let blocked = tpb.unreachable.map_or(Blocked::Running, Blocked::Fault);
-                return Err(StageError::Halted { tpb: tpb.id(), halt, blocked });
-            }
-            tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
-            let pairs = (build.swaps().len() + PROLOGUE_PAIRS) as u32;
-            let reservation = tpb.reserve(pairs);
-            let (after, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
-            reserved.push(Part::new(Batch::Execution, slots, after));
+        let mut reserved = self.reserve(built);
+        if let Err(StageError::Ring { error: RingError::Full { .. }, .. }) = reserved {
+            // Nobody else may be left to see to it that what is in the way ends.
+            self.harvest(device)?;
+            reserved = self.reserve(built);
         }
-        let ticket = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
-        let committed = enqueue_proxy(&model, ticket).and_then(|increment| {
+        let reserved = reserved?;
+        let ticket = self.tickets.tail();
+        // Before anything changes, for the hook is the runtime's and may panic.
+        let increment = enqueue_proxy(&model, ticket)?;
+        let issued = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity));
+        let committed = issued.and_then(|_| {
             let committed = self.commit(device, ticket, &model, built, &reserved);
-            committed.map(|()| increment).map_err(|fault| {
-                withdraw_proxy(&model, ticket);
+            committed.map_err(|fault| {
+                self.undo(ticket, reserved.len());
                 DeviceError::from(fault).into()
             })
         });
-        let increment = committed.inspect_err(|_| self.undo(ticket, reserved.len()))?;
+        if let Err(error) = committed {
+            withdraw_proxy(&model, ticket);
+            return Err(error);
+        }
         let job = Job {
             handle: built.model,
             model,
@@ -165,6 +167,22 @@ impl<D: Device> Line<D> {
         let outcome = Arc::clone(&entry.outcome);
         self.entries.push_back(entry);
         Ok((ticket, outcome))
+    }
+
+    /// Slots for `built` on every TPB of its model. Nothing changes.
+    fn reserve(&mut self, built: &Built) -> Result<Vec<Part>, StageError> {
+        let mut reserved = Vec::with_capacity(built.data.tpbs.len());
+        for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
+            if let Some(halt) = tpb.halted {
+                let blocked = tpb.unreachable.map_or(Blocked::Running, Blocked::Fault);
+                return Err(StageError::Halted { tpb: tpb.id(), halt, blocked });
+            }
+            tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
+            let reservation = tpb.reserve((build.swaps().len() + PROLOGUE_PAIRS) as u32);
+            let (after, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
+            reserved.push(Part::new(Batch::Execution, slots, after));
+        }
+        Ok(reserved)
     }
 
     /// Takes back what was partly committed on the first `tpbs` TPBs under `ticket`, which is the last one.

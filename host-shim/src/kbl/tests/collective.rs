@@ -9,16 +9,19 @@ use super::super::mock::{MockDevice, MockTpb, model, tensors, value_of};
 use super::*;
 use crate::neff::Neff;
 
-/// Collectives that note every call, and fail where they are told to.
+/// Collectives that note every call, and fail or panic where they are told to.
 #[derive(Clone, Debug, Default)]
 struct Noting {
     calls: Arc<Mutex<Vec<String>>>,
     fails: Arc<Mutex<&'static str>>,
+    panics: Arc<Mutex<&'static str>>,
 }
 
 impl Noting {
     fn note(&self, hook: &'static str, what: String) -> Result<(), CollectiveError> {
         self.calls.lock().unwrap().push(format!("{hook}{what}"));
+        let panics = *self.panics.lock().unwrap();
+        assert_ne!(panics, hook, "told to panic");
         if *self.fails.lock().unwrap() == hook {
             let status = NrtStatus::NETWORK_PROXY_FAILURE;
             return Err(CollectiveError { hook, reason: "told to fail".into(), status });
@@ -238,4 +241,38 @@ fn a_communicating_model_is_given_up_with_its_tpb() {
     // That of the execution that was started is the proxy's to end.
     assert_eq!(loop_back.deliver(), 3);
     unit.unload(handle, AT_ONCE).unwrap();
+}
+
+#[test]
+fn a_hook_that_panics_leaves_tickets_and_executions_in_step() {
+    let noting = Noting::default();
+    let (device, unit) = open(noting.clone());
+    let handle = unit.load(&communicating(), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&unit, handle);
+    let built = unit.build(handle, &inputs, &outputs).unwrap();
+    let panics = |hook: &'static str, call: &mut dyn FnMut()| {
+        *noting.panics.lock().unwrap() = hook;
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err(), "{hook}");
+        *noting.panics.lock().unwrap() = "";
+    };
+    let run = |ordinal: u32| {
+        let running = unit.stage(&built).unwrap().kickoff().unwrap();
+        run_both(&device, ordinal);
+        assert_eq!(running.wait().unwrap().ticket, Ticket(ordinal.into()));
+    };
+    panics("enqueue_proxy", &mut || drop(unit.stage(&built)));
+    assert_eq!((unit.tickets(), unit.in_flight(), device.tpb(0).posted()), (0, 0, 0));
+    run(0);
+    // Of two that are staged the first is dropped: it does not run, and the second does.
+    let [dropped, behind] = [(); 2].map(|()| unit.stage(&built).unwrap());
+    let mut dropped = Some(dropped);
+    panics("withdraw_proxy", &mut || drop(dropped.take()));
+    let behind = behind.kickoff().unwrap();
+    let moving = device.tpb(0).consume().iter().filter(|copy| copy.source != copy.destination).count();
+    run_both(&device, 1);
+    behind.wait().unwrap();
+    let running = unit.stage(&built).unwrap().kickoff().unwrap();
+    assert_eq!(device.tpb(0).consume().len(), moving, "one batch moves something");
+    run_both(&device, 2);
+    assert_eq!(running.wait().unwrap().ticket, Ticket(3));
 }

@@ -375,7 +375,7 @@ fn a_kickoff_of_what_a_stopped_tpb_has_lost_says_so() {
 
 #[test]
 fn kickoffs_that_fail_leave_their_room_in_the_ring() {
-    // One batch takes more than half of the room, so nothing is staged behind one that stays.
+    // There is no room for what fails, unless it is given back.
     let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 30);
     let (built, tpb) = (bench.built(), bench.device.tpb(0));
     for ordinal in 0..20 {
@@ -425,4 +425,26 @@ fn a_peer_that_has_stopped_leaves_room_on_those_that_have_not() {
     first.run(0);
     second.run(0);
     running.wait().unwrap();
+}
+
+#[test]
+fn a_full_ring_is_harvested_for_room_when_nobody_waits_any_more() {
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 0);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let mut queued = 0;
+    let error = loop {
+        match bench.unit.stage(&built) {
+            Ok(staged) => drop(staged.kickoff().unwrap()),
+            Err(error) => break error,
+        }
+        queued += 1;
+    };
+    assert!(matches!(error, StageError::Ring { .. }), "{error}");
+    assert_eq!((error.status(), tpb.control().given_up.observe()), (NrtStatus::QUEUE_FULL, 1));
+    tpb.consume();
+    tpb.report(Engine::Sp, QueueId::EXEC, ErrorClass::GIVEN_UP);
+    tpb.finish(0);
+    let next = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    (1..=queued).for_each(|ordinal| tpb.run(ordinal));
+    next.wait().unwrap();
 }
