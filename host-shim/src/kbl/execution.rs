@@ -43,7 +43,8 @@ pub struct Running<D: Device> {
     unit: Arc<Shared<D>>,
 }
 
-/// An execution that was not started on all its TPBs. Where it was started it runs to its end.
+/// An execution that was not started on all its TPBs. Where it was started, or may have been, it runs to its end, and nobody
+/// waits for it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("execution {ticket}, TPB {tpb}: {fault}")]
 pub struct KickoffError {
@@ -172,8 +173,9 @@ impl<D: Device> Staged<D> {
         }
         let span = unit.phases.start(&*unit.device, Phase::Kickoff);
         let seen = unit.device.progress();
-        unit.line().kick_off(&unit.device, ticket);
+        let kicked_off = unit.line().kick_off(&unit.device, ticket);
         span.end(Some(ticket.0));
+        kicked_off.map_err(|(tpb, fault)| KickoffError { ticket, tpb, fault })?;
         let running = Running { ticket, timeout: self.timeout, outcome, seen, unit };
         match running.not_started() {
             Some(error) => Err(error),

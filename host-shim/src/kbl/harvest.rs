@@ -43,6 +43,9 @@ impl<D: Device> Line<D> {
     pub(super) fn harvest(&mut self, device: &D) -> Result<(), DeviceError> {
         for (place, tpb) in self.tpbs.iter_mut().enumerate() {
             let entries = &mut self.entries;
+            if tpb.is_in_doubt() {
+                resolve(tpb, device, place, entries)?;
+            }
             // Before the records: those of all executions counted here have been published.
             let done = tpb.observe_done()??;
             drain_status(tpb, place, entries)?;
@@ -81,7 +84,7 @@ impl<D: Device> Line<D> {
     /// Sets TPBs up anew on which something went wrong, once nothing runs there. What is queued there is lost.
     fn rearm_halted(&mut self) {
         for (place, tpb) in self.tpbs.iter_mut().enumerate() {
-            let Some(halt) = tpb.halted else { continue };
+            let Some(halt) = tpb.halted.filter(|_| !tpb.is_in_doubt()) else { continue };
             let parts = || self.entries.iter().filter_map(|entry| entry.parts.get(place));
             if parts().any(Part::is_running) {
                 continue;
@@ -156,6 +159,23 @@ impl<D: Device> Line<D> {
         }
         Ok(pending)
     }
+}
+
+/// Finds out whether the execution runs on the TPB at `place` of which that was not known.
+fn resolve<D: Device>(
+    tpb: &mut Tpb<D::Mem>,
+    device: &D,
+    place: usize,
+    entries: &mut VecDeque<Entry>,
+) -> Result<(), Fault> {
+    let ordinal = tpb.resolve(device)?;
+    let started = entries.iter_mut().filter(|entry| entry.state == State::Started);
+    let mut parts = started.filter_map(|entry| entry.parts.get_mut(place));
+    if let Some(part) = parts.find(|part| part.ordinal.is_none() && !part.ended) {
+        part.ordinal = ordinal;
+        part.ended = ordinal.is_none();
+    }
+    Ok(())
 }
 
 /// Records that one sweep takes from a queue: those of two executions.
@@ -240,12 +260,11 @@ fn drain_errors<M: CopyMemory>(
             time_cycles: record.time_cycles(),
         };
         // All engines of an execution may have ended just before the device gave it up, and the next one begun.
-        let given_up = tpb.given_up().filter(|&ordinal| {
-            record.error_class() == ErrorClass::GIVEN_UP && part_of(entries, place, ordinal).is_some()
-        });
-        let part = match given_up {
-            Some(ordinal) => part_of(entries, place, ordinal),
-            None => running_at(entries, place, record.time_cycles()),
+        let is_given_up =
+            record.error_class() == ErrorClass::GIVEN_UP && part_of(entries, place, tpb.given_up()).is_some();
+        let part = match is_given_up {
+            true => part_of(entries, place, tpb.given_up()),
+            false => running_at(entries, place, record.time_cycles()),
         };
         match part {
             Some(part) => part.faults.push(fault),

@@ -4,13 +4,14 @@
 //! earlier ones that are staged. Its request record is written when it starts.
 
 use sluice_core::exec::{ExecRequest, RequestFlags, Ticket};
+use sluice_core::mmio::TpbId;
 
 use super::batch;
 use super::line::{Job, Line, Part, State};
 use super::outcome::ExecFault;
 use super::registry::ModelHandle;
 use super::stage::withdraw_proxy;
-use super::tpb::Tpb;
+use super::tpb::{NotRung, Tpb};
 use crate::device::Device;
 use crate::neff::Tables;
 
@@ -23,20 +24,30 @@ pub(super) struct Posted {
 }
 
 impl Part {
-    fn start<D: Device>(&mut self, tpb: &mut Tpb<D::Mem>, device: &D) -> Result<(), ExecFault> {
-        let ordinal = tpb.kick(device, &self.after);
-        self.ordinal = Some(ordinal.map_err(|fault| ExecFault::NotStarted { fault })?);
+    fn start<D: Device>(&mut self, tpb: &mut Tpb<D::Mem>, device: &D) -> Result<(), NotRung> {
+        self.ordinal = Some(tpb.kick(device, &self.after)?);
         Ok(())
     }
 }
 
 impl<D: Device> Line<D> {
     /// Lets a staged execution start as soon as those before it have.
-    pub(super) fn kick_off(&mut self, device: &D, ticket: Ticket) {
+    ///
+    /// # Errors
+    /// The first TPB on which it was not started and why, if it runs on others.
+    pub(super) fn kick_off(&mut self, device: &D, ticket: Ticket) -> Result<(), (TpbId, ExecFault)> {
         if let Some(entry) = self.entry(ticket) {
             entry.state = State::Ready;
         }
         self.start_ready(device);
+        let Some(index) = self.index(ticket) else { return Ok(()) };
+        let parts = self.tpbs.iter().zip(&self.entries[index].parts);
+        for (tpb, part) in parts.filter(|(_, part)| part.ordinal.is_none()) {
+            if let Some(fault) = part.faults.first() {
+                return Err((tpb.id(), *fault));
+            }
+        }
+        Ok(())
     }
 
     /// Starts every execution that is Ready and has nothing before it that is still Staged.
@@ -65,26 +76,31 @@ impl<D: Device> Line<D> {
         if halted {
             return self.give_up(device, index, 0);
         }
-        let mut started = 0;
-        let mut failed = self.write_requests(device, ticket, index).err();
-        let entry = &mut self.entries[index];
-        for (tpb, part) in self.tpbs.iter_mut().zip(&mut entry.parts) {
-            if failed.is_none() {
-                failed = part.start(tpb, device).err();
-            }
-            if failed.is_some() {
-                break;
-            }
-            started += 1;
+        if let Err(fault) = self.write_requests(device, ticket, index) {
+            return self.not_started(device, index, 0, fault);
         }
-        if let Some(fault) = failed {
-            // Which model a TPB ran last is not known any more: the next request reloads everything.
-            self.posted = None;
-            for part in &mut entry.parts[started..] {
+        let parts = self.tpbs.iter_mut().zip(&mut self.entries[index].parts);
+        for (place, (tpb, part)) in parts.enumerate() {
+            if let Err(NotRung { fault, is_certain }) = part.start(tpb, device) {
+                let fault = ExecFault::NotStarted { fault };
+                if is_certain {
+                    return self.not_started(device, index, place, fault);
+                }
+                // On this one it may run; the next harvest that reaches the device finds out.
                 part.faults.push(fault);
+                return self.not_started(device, index, place + 1, fault);
             }
-            self.give_up(device, index, started);
         }
+    }
+
+    /// Ends an execution on its TPBs from `first` on, where it was not started because of `fault`.
+    fn not_started(&mut self, device: &D, index: usize, first: usize, fault: ExecFault) {
+        // Which model a TPB ran last is not known any more: the next request reloads everything.
+        self.posted = None;
+        for part in &mut self.entries[index].parts[first..] {
+            part.faults.push(fault);
+        }
+        self.give_up(device, index, first);
     }
 
     /// Ends an execution on its TPBs from `first` on, where it was not started.

@@ -8,22 +8,22 @@ use sluice_core::dma::{AddrWord, CopySpec, Pair, Position, QueueRegisters, RxDes
 use sluice_core::exec::{
     Channel, DeviceMap, DeviceRange, ErrorClass, Notification, NotificationSender, SubType,
 };
-use sluice_core::mem::{Clock, DevAddr, Fault, Lent, Line, Mapped, Memory, Own, Slab};
+use sluice_core::mem::testing::Mishap;
+use sluice_core::mem::{Clock, DevAddr, Fault, Line, Mapped, Memory, Own, Slab};
 use sluice_core::mmio::{
     ControlWord, Engine, Half, QueueId, RegisterMap, SequencerControl, TpbId, TpbRegisters,
 };
 use zerocopy::FromZeros;
 
+use super::faulty::{Faulty, Plain};
 use super::{LoadOptions, ModelHandle, Tensor, TensorSet, Unit, UnitOptions};
 use crate::device::Device;
 use crate::device::heap::Heap;
 use crate::neff::{Neff, ReadOptions, models, pack};
 
-pub(super) type MockMemory = Mapped<Slab<Lent<'static>>>;
-
 /// Plain memory that behaves as a device as far as the test makes it.
 pub(super) struct MockDevice {
-    memory: MockMemory,
+    memory: Faulty,
     map: DeviceMap,
     cycles: AtomicU64,
     progress: (Mutex<u32>, Condvar),
@@ -46,7 +46,7 @@ impl MockDevice {
         let lines = vec![Line::ZERO; bytes as usize / 64].leak();
         let ram = DeviceRange { base: BASE.offset(registers.bytes()), bytes: RAM_BYTES };
         Arc::new(Self {
-            memory: Mapped::new(Slab::over(lines, BASE)),
+            memory: Faulty::over(Mapped::new(Slab::over(lines, BASE))),
             map: DeviceMap { ram, registers, boot: DevAddr::NULL, lanes: 1 },
             cycles: AtomicU64::new(0),
             progress: Default::default(),
@@ -75,6 +75,11 @@ impl MockDevice {
         self.fail_next.store(true, Ordering::Relaxed);
     }
 
+    /// Whether no control word can be reached.
+    pub(super) fn cut(&self, is_cut: bool) {
+        self.memory.cut(is_cut);
+    }
+
     pub(super) fn tpb(self: &Arc<Self>, tpb: u32) -> MockTpb {
         let id = TpbId::new(tpb).unwrap();
         let registers = self.map.registers.tpb(id).unwrap();
@@ -98,13 +103,13 @@ impl Clock for MockDevice {
 }
 
 impl Device for MockDevice {
-    type Mem = MockMemory;
+    type Mem = Faulty;
 
     fn name(&self) -> &'static str {
         "mock"
     }
 
-    fn memory(&self) -> &MockMemory {
+    fn memory(&self) -> &Faulty {
         &self.memory
     }
 
@@ -144,8 +149,8 @@ pub(super) struct MockTpb {
 }
 
 impl MockTpb {
-    pub(super) fn control(&self) -> SequencerControl<<MockMemory as Memory>::Word> {
-        SequencerControl::attach(&self.device.memory, self.registers).unwrap()
+    pub(super) fn control(&self) -> SequencerControl<<Plain as Memory>::Word> {
+        SequencerControl::attach(&self.device.memory.plain, self.registers).unwrap()
     }
 
     pub(super) fn doorbell(&self) -> u32 {
@@ -156,9 +161,14 @@ impl MockTpb {
         self.control().exec_posted_pairs.observe()
     }
 
+    /// Lets the host's next access to a word fail, behind those that are to fail already.
+    pub(super) fn fail(&self, word: ControlWord, mishap: Mishap) {
+        self.device.memory.fail(self.registers.control_word(word), mishap);
+    }
+
     /// Stores a word that the device owns.
     pub(super) fn set(&self, word: ControlWord, value: u32) {
-        let word = self.device.memory.word(self.registers.control_word(word)).unwrap();
+        let word = self.device.memory.plain.word(self.registers.control_word(word)).unwrap();
         Own::new(word).publish(value);
         self.device.note_progress();
     }
@@ -181,7 +191,7 @@ impl MockTpb {
 
     fn next<T: sluice_core::dma::Descriptor>(&self, half: Half, descriptor: &mut T) {
         let bank = self.registers.queue_bank(half, QueueId::EXEC);
-        let registers = QueueRegisters::attach(&self.device.memory, bank).unwrap();
+        let registers = QueueRegisters::attach(&self.device.memory.plain, bank).unwrap();
         let ring = registers.ring().unwrap();
         let mut position: Position = registers.position(ring.size);
         let at = ring.base.offset(16 * u64::from(position.slot().index));
@@ -192,7 +202,8 @@ impl MockTpb {
 
     pub(super) fn notify(&self, engine: Engine, ordinal: u32, sub_type: SubType) {
         let sender =
-            NotificationSender::attach(&self.device.memory, self.registers, Channel::Status(engine)).unwrap();
+            NotificationSender::attach(&self.device.memory.plain, self.registers, Channel::Status(engine))
+                .unwrap();
         sender.send(&Notification::status(engine, ordinal, sub_type, self.device.now_cycles()));
         self.device.note_progress();
     }
@@ -208,7 +219,7 @@ impl MockTpb {
 
     fn send_error(&self, error: &Notification) {
         let sender =
-            NotificationSender::attach(&self.device.memory, self.registers, Channel::Errors).unwrap();
+            NotificationSender::attach(&self.device.memory.plain, self.registers, Channel::Errors).unwrap();
         sender.send(error);
         self.device.note_progress();
     }

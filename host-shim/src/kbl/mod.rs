@@ -56,6 +56,8 @@ mod collective;
 mod contract;
 mod error;
 mod execution;
+#[cfg(test)]
+mod faulty;
 mod harvest;
 mod image;
 #[cfg(all(test, loom))]

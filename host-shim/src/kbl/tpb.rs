@@ -74,6 +74,12 @@ pub enum Halt {
         /// What it found.
         class: ErrorClass,
     },
+    /// The device may run an execution of which the host said that it was not started.
+    #[error("whether its last doorbell was rung is not known ({fault}); what was queued there is lost")]
+    Doorbell {
+        /// Why.
+        fault: Fault,
+    },
     /// The device would run an execution that was given up.
     #[error(
         "a batch that was given up can't be taken out of the exec ring ({fault}); what was queued there is lost"
@@ -115,9 +121,11 @@ pub(super) struct Tpb<M: CopyMemory> {
     end: Mark,
     consumed: u32,
     kicked: u32,
+    /// Behind the next execution, if it is not known whether its doorbell was rung.
+    in_doubt: Option<Mark>,
     done: u32,
-    /// The last execution that was given up.
-    given_up: Option<u32>,
+    /// What the device was told to give up: the count of an execution.
+    given_up: u32,
     /// What went wrong, until the TPB is set up anew.
     pub(super) halted: Option<Halt>,
     /// Why it could not be set up anew, when that was tried last.
@@ -176,8 +184,9 @@ impl<M: CopyMemory> Tpb<M> {
             end: Mark { cursor: empty, posted: 0, consumed: 0 },
             consumed: 0,
             kicked: 0,
+            in_doubt: None,
             done: 0,
-            given_up: None,
+            given_up: 0,
             halted: None,
             unreachable: None,
             rearms: 0,
@@ -210,7 +219,7 @@ impl<M: CopyMemory> Tpb<M> {
         self.cursor = self.empty;
         (self.posted, self.consumed) = (consumed, consumed);
         self.end = Mark { cursor: self.empty, posted: consumed, consumed };
-        (self.kicked, self.done, self.given_up) = (done, done, None);
+        (self.kicked, self.done, self.given_up) = (done, done, done);
         self.streams = [Stream::starting_at(done); Engine::COUNT];
         Ok(())
     }
@@ -296,31 +305,64 @@ impl<M: CopyMemory> Tpb<M> {
     }
 
     /// Starts the execution whose pairs end at `after` and returns its ordinal.
-    pub(super) fn kick<D: Device>(&mut self, device: &D, after: &Mark) -> Result<u32, Fault> {
+    pub(super) fn kick<D: Device>(&mut self, device: &D, after: &Mark) -> Result<u32, NotRung> {
         let ordinal = self.kicked;
-        if self.given_up == Some(ordinal) {
+        let count = ordinal.wrapping_add(1);
+        if self.given_up == count {
             // Counters have gone once round since that one was given up.
-            self.control.given_up.try_publish(ordinal)?;
-            self.given_up = None;
+            let cleared = self.control.given_up.try_publish(ordinal);
+            cleared.map_err(|fault| NotRung { fault, is_certain: true })?;
+            self.given_up = ordinal;
         }
-        self.control.doorbell.try_publish(ordinal.wrapping_add(1))?;
-        self.kicked = ordinal.wrapping_add(1);
+        if let Err(fault) = self.control.doorbell.try_publish(count) {
+            // The device may have it all the same.
+            let found = self.control.doorbell.recover();
+            if found.is_err() {
+                self.halted.get_or_insert(Halt::Doorbell { fault });
+                self.in_doubt = Some(*after);
+            }
+            if found != Ok(count) {
+                return Err(NotRung { fault, is_certain: found.is_ok() });
+            }
+        }
+        self.rung(device, after);
+        Ok(ordinal)
+    }
+
+    fn rung<D: Device>(&mut self, device: &D, after: &Mark) {
+        self.kicked = self.kicked.wrapping_add(1);
         self.end = *after;
         device.ring_doorbell(self.id);
-        Ok(ordinal)
+    }
+
+    /// Whether it is not known whether the last doorbell was rung.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.is_some()
+    }
+
+    /// Looks whether the doorbell in doubt was rung, and returns the ordinal of its execution if it was.
+    pub(super) fn resolve<D: Device>(&mut self, device: &D) -> Result<Option<u32>, Fault> {
+        let (Some(after), ordinal) = (self.in_doubt, self.kicked) else { return Ok(None) };
+        let is_rung = self.control.doorbell.recover()? == ordinal.wrapping_add(1);
+        self.in_doubt = None;
+        Ok(is_rung.then(|| {
+            self.rung(device, &after);
+            ordinal
+        }))
     }
 
     /// Has the device cut execution `ordinal` short, which runs.
     pub(super) fn give_up<D: Device<Mem = M>>(&mut self, device: &D, ordinal: u32) -> Result<(), Fault> {
-        self.control.given_up.try_publish(ordinal.wrapping_add(1))?;
-        self.given_up = Some(ordinal);
+        // Remembered even if the transport fails: the device may have it all the same.
+        self.given_up = ordinal.wrapping_add(1);
+        self.control.given_up.try_publish(self.given_up)?;
         device.ring_doorbell(self.id);
         Ok(())
     }
 
-    /// The last execution that was given up, if its number still tells it.
-    pub(super) fn given_up(&self) -> Option<u32> {
-        self.given_up
+    /// The last execution that was given up. None of those kicked off since has its number.
+    pub(super) fn given_up(&self) -> u32 {
+        self.given_up.wrapping_sub(1)
     }
 
     /// Executions kicked off so far.
@@ -348,6 +390,14 @@ impl<M: CopyMemory> Tpb<M> {
     pub(super) fn overflowed(&self) -> Result<bool, Fault> {
         Ok(self.control.interrupt_status.try_observe()? & NQ_OVERFLOW != 0)
     }
+}
+
+/// A doorbell that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NotRung {
+    pub(super) fault: Fault,
+    /// The device does not have it. Otherwise it may.
+    pub(super) is_certain: bool,
 }
 
 /// A place in an exec ring to go back to, and how many pairs were consumed when it was handed out.

@@ -13,8 +13,8 @@
 use sluice_core::dma::{AddrWord, Barrier, MAX_VRING_DESCRIPTORS};
 use sluice_core::exec::{ErrorClass, NrtStatus, SubType};
 use sluice_core::fmap::{Direction, Miss, Name, VarId};
-use sluice_core::mem::{DevAddr, Fault};
-use sluice_core::mmio::{Engine, NQ_OVERFLOW, QueueId};
+use sluice_core::mem::testing::Mishap;
+use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
 
 use super::super::mock::{Bench, MockDevice, model, read};
 use super::super::set::try_table;
@@ -248,8 +248,15 @@ fn request_does_not_fit() {
 
 #[test]
 fn kickoff_doorbell() {
-    let error = ExecFault::NotStarted { fault: Fault::Transport { at: DevAddr(0x40) } };
-    check(error, error.status(), "Failed to post inference request, err: ", NrtStatus::FAILURE);
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let staged = bench.unit.stage(&built).unwrap();
+    tpb.fail(ControlWord::Doorbell, Mishap::Refused);
+    let error = staged.kickoff().unwrap_err();
+    check(&error, error.status(), "Failed to post inference request, err: transport", NrtStatus::FAILURE);
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.run(0);
+    running.wait().unwrap();
 }
 
 #[test]
@@ -287,7 +294,7 @@ fn wait_device() {
     }
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     tpb.consume();
-    tpb.set(sluice_core::mmio::ControlWord::InterruptStatus, NQ_OVERFLOW);
+    tpb.set(ControlWord::InterruptStatus, NQ_OVERFLOW);
     tpb.finish(classes.len() as u32);
     let error = running.wait().unwrap_err();
     check(&error, error.status(), "a notification queue ran over", NrtStatus(1204));

@@ -5,6 +5,7 @@ mod errors;
 mod faults;
 mod flow;
 mod fork;
+mod kickoff;
 mod load;
 mod rebuild;
 mod removal;

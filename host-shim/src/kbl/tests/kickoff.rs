@@ -1,0 +1,113 @@
+//! Doorbells that fail, or may have.
+
+use sluice_core::exec::{NrtStatus, Ticket};
+use sluice_core::mem::testing::Mishap;
+use sluice_core::mmio::ControlWord;
+
+use super::super::mock::{Bench, model};
+use super::*;
+
+#[test]
+fn a_kickoff_that_fails_after_the_first_tpb_says_so_and_every_ticket_ends() {
+    let bench = Bench::new(&model("gather"));
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
+    let [early, failed, late] = [(); 3].map(|()| bench.unit.stage(&built).unwrap());
+    let early = early.kickoff().unwrap();
+    second.fail(ControlWord::Doorbell, Mishap::Refused);
+    let error = failed.kickoff().unwrap_err();
+    assert_eq!((error.status(), error.ticket, error.tpb.get()), (NrtStatus::FAILURE, Ticket(1), 1));
+    assert_eq!((first.doorbell(), second.doorbell(), bench.unit.in_flight()), (2, 1, 3));
+    let late = late.kickoff().unwrap();
+    // The second TPB runs over the pairs of the one that was not started there.
+    (0..3).for_each(|ordinal| first.run(ordinal));
+    (0..2).for_each(|ordinal| second.run(ordinal));
+    let ordinals = |running: Running<_>| {
+        let outcome = running.wait().unwrap();
+        outcome.tpbs.iter().map(|tpb| tpb.ordinal.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!([ordinals(early), ordinals(late)], [[0, 0], [2, 1]]);
+    assert_eq!((bench.unit.in_flight(), bench.unit.rearms()), (0, 0));
+}
+
+#[test]
+fn one_that_an_earlier_kickoff_starts_says_so_when_it_is_waited_for() {
+    let bench = Bench::new(&model("gather"));
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
+    let [early, late] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+    let late = late.kickoff().unwrap();
+    // The doorbells of the early one ring, then one of the late one does not.
+    drop(early);
+    assert_eq!((first.doorbell(), second.doorbell()), (1, 1));
+    let [early, next] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+    let next = next.kickoff().unwrap();
+    second.fail(ControlWord::Doorbell, Mishap::Refused);
+    drop(early);
+    (0..2).for_each(|ordinal| first.run(ordinal));
+    second.run(0);
+    late.wait().unwrap();
+    let error = next.wait().unwrap_err();
+    assert_eq!(error.status(), NrtStatus::FAILURE);
+    assert!(error.to_string().contains("; TPB 1: Failed to post inference request, err: "), "{error}");
+}
+
+#[test]
+fn a_doorbell_whose_answer_alone_was_lost_was_rung() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for ordinal in 0..3 {
+        tpb.fail(ControlWord::Doorbell, Mishap::AnswerLost);
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        tpb.run(ordinal);
+        assert_eq!(running.wait().unwrap().tpbs[0].ordinal, Some(ordinal));
+    }
+}
+
+/// A doorbell after which the device can't be asked whether it was rung.
+fn in_doubt(is_rung: bool) -> Bench {
+    let bench = Bench::new(&model("gather"));
+    let (built, second) = (bench.built(), bench.device.tpb(1));
+    let [staged, queued] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+    second.fail(ControlWord::Doorbell, if is_rung { Mishap::AnswerLost } else { Mishap::Refused });
+    second.fail(ControlWord::Doorbell, Mishap::Refused);
+    let error = staged.kickoff().unwrap_err();
+    assert_eq!((error.status(), error.tpb.get()), (NrtStatus::FAILURE, 1));
+    // What it was told since is not known either.
+    let error = queued.kickoff().unwrap_err();
+    assert_eq!((error.status(), error.tpb.get()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 1));
+    assert!(
+        error.to_string().contains("whether its last doorbell was rung is not known (transport"),
+        "{error}"
+    );
+    second.fail(ControlWord::Doorbell, Mishap::Refused);
+    assert_eq!(bench.unit.harvest().unwrap_err().status(), NrtStatus::FAILURE);
+    assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (0, 2));
+    bench
+}
+
+#[test]
+fn an_execution_that_may_run_is_waited_for_before_its_tpb_is_set_up_anew() {
+    let bench = in_doubt(true);
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
+    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
+    assert!(error.to_string().ends_with("once the execution that runs there has ended"), "{error}");
+    first.run(0);
+    second.run(0);
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 1));
+    first.run(1);
+    second.run(1);
+    running.wait().unwrap();
+}
+
+#[test]
+fn an_execution_that_does_not_run_after_all_is_not_waited_for() {
+    let bench = in_doubt(false);
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
+    first.run(0);
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 1));
+    first.run(1);
+    second.run(0);
+    running.wait().unwrap();
+}
