@@ -198,8 +198,13 @@ impl<D: Device> Shared<D> {
             let seen = self.device.progress();
             let over = {
                 let mut line = self.line();
-                line.harvest(&self.device)?;
-                is_over(&mut line)?
+                let harvested = line.harvest(&self.device);
+                let over = is_over(&mut line)?;
+                // What is over is so whether or not the device can be reached.
+                if !over {
+                    harvested?;
+                }
+                over
             };
             let left = limit.saturating_sub(started.elapsed());
             if over || left.is_zero() {

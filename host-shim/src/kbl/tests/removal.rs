@@ -121,3 +121,17 @@ fn a_device_is_taken_over_where_its_counters_stand() {
     let outcome = run(&unit, handle, 1);
     assert_eq!((outcome.ticket, outcome.tpbs[0].ordinal), (Ticket(0), Some(1)));
 }
+
+#[test]
+fn an_idle_model_is_removed_whether_or_not_the_device_can_be_reached() {
+    let bench = Bench::new(&model("pointers"));
+    let idle = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    bench.device.cut(true);
+    bench.unit.unload(idle, AT_ONCE).unwrap();
+    assert_eq!(bench.unit.unload(bench.model, SOON).unwrap_err().status(), NrtStatus::FAILURE);
+    bench.device.cut(false);
+    bench.device.tpb(0).run(0);
+    running.wait().unwrap();
+    bench.unit.unload(bench.model, AT_ONCE).unwrap();
+}
