@@ -200,6 +200,13 @@ impl MockTpb {
         registers.advance(&position);
     }
 
+    /// The ring id of the descriptor that comes next in one half of the exec ring.
+    pub(super) fn next_ring_id(&self, half: Half) -> u8 {
+        let bank = self.registers.queue_bank(half, QueueId::EXEC);
+        let registers = QueueRegisters::attach(&self.device.memory, bank).unwrap();
+        registers.position(registers.ring().unwrap().size).slot().ring_id.get()
+    }
+
     pub(super) fn notify(&self, engine: Engine, ordinal: u32, sub_type: SubType) {
         let sender =
             NotificationSender::attach(&self.device.memory.plain, self.registers, Channel::Status(engine))

@@ -25,7 +25,8 @@ use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
 /// Sizes of what a TPB is given at bring-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TpbSizes {
-    pub(super) exec_ring: RingSize,
+    /// TX half, then RX half.
+    pub(super) exec_rings: [RingSize; 2],
     /// Executions in flight.
     pub(super) depth: u32,
     /// Records of each notification queue, a power of two.
@@ -106,7 +107,7 @@ pub(super) struct Tpb<M: CopyMemory> {
     id: TpbId,
     registers: TpbRegisters,
     control: HostControl<M::Word>,
-    exec_ring: RingSize,
+    exec_rings: [RingSize; 2],
     exec_banks: [QueueRegisters<M::Word>; 2],
     exec: [DeviceBlock; 2],
     /// The cursor of an empty exec ring.
@@ -147,8 +148,9 @@ impl<M: CopyMemory> Tpb<M> {
         sizes: TpbSizes,
     ) -> Result<Self, BringUpError> {
         let memory = device.memory();
-        let ring = || heap.alloc(sizes.exec_ring.bytes(), RING_ALIGN_BYTES, UsageTag::DmaRing);
-        let exec = [ring()?, ring()?];
+        let [tx, rx] = sizes.exec_rings;
+        let ring = |size: RingSize| heap.alloc(size.bytes(), RING_ALIGN_BYTES, UsageTag::DmaRing);
+        let exec = [ring(tx)?, ring(rx)?];
         let bank = |half| QueueRegisters::attach(memory, registers.queue_bank(half, QueueId::EXEC));
         let exec_banks = [bank(Half::Tx)?, bank(Half::Rx)?];
         // One slot more than executions: its first word holds the 1 that prologues copy.
@@ -167,13 +169,12 @@ impl<M: CopyMemory> Tpb<M> {
         let [pe, act, pool, dve, sp] =
             Engine::ALL.map(|engine| receiver(engine.index(), Channel::Status(engine)));
         let errors = receiver(Engine::ALL.len(), Channel::Errors)?;
-        let descriptors = sizes.exec_ring.descriptors();
-        let empty = PairCursor::new(descriptors, descriptors)?;
+        let empty = PairCursor::new(tx.descriptors(), rx.descriptors())?;
         let mut tpb = Self {
             id,
             registers,
             control,
-            exec_ring: sizes.exec_ring,
+            exec_rings: sizes.exec_rings,
             exec_banks,
             exec,
             slots,
@@ -212,8 +213,8 @@ impl<M: CopyMemory> Tpb<M> {
 
     /// Empties the exec ring and counts on from where the device stands.
     fn set_up(&mut self) -> Result<(), Fault> {
-        for (bank, block) in self.exec_banks.iter().zip(&self.exec) {
-            bank.set_up(Ring { base: block.at(), size: self.exec_ring });
+        for ((bank, block), size) in self.exec_banks.iter().zip(&self.exec).zip(self.exec_rings) {
+            bank.set_up(Ring { base: block.at(), size });
         }
         let TakenOver { consumed, done } = self.control.take_over()?;
         self.cursor = self.empty;

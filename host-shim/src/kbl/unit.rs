@@ -41,6 +41,8 @@ use crate::sync::{Mutex, MutexGuard};
 pub struct UnitOptions {
     /// Descriptors of each half of the exec rings: a power of two, at least 32.
     pub exec_ring: u32,
+    /// Descriptors of the RX half, if it is to have others than the TX half.
+    pub exec_ring_rx: Option<u32>,
     /// Executions that may be staged or running at once, 1..=1024.
     pub depth: u32,
     /// What the device is. [`Target::Any`] takes models of every architecture.
@@ -55,6 +57,7 @@ impl Default for UnitOptions {
     fn default() -> Self {
         Self {
             exec_ring: 4096,
+            exec_ring_rx: None,
             depth: 64,
             target: Target::Any,
             opaque_engine_time: Duration::from_micros(20),
@@ -290,17 +293,20 @@ impl<D: Device> Unit<D> {
         collectives: Arc<dyn Collectives>,
         options: UnitOptions,
     ) -> Result<Self, OpenError> {
-        let exec_ring = RingSize::new(options.exec_ring)?;
-        if !options.exec_ring.is_power_of_two() {
-            return Err(OpenError::RingPower { descriptors: options.exec_ring });
-        }
+        let ring_size = |descriptors: u32| match RingSize::new(descriptors)? {
+            size if descriptors.is_power_of_two() => Ok(size),
+            _ => Err(OpenError::RingPower { descriptors }),
+        };
+        let tx = ring_size(options.exec_ring)?;
+        let exec_rings = [tx, options.exec_ring_rx.map_or(Ok(tx), ring_size)?];
+        let usable = exec_rings.map(RingSize::usable).into_iter().fold(MAX_BATCH_PAIRS, u32::min);
         let depth = options.depth as usize;
         if depth == 0 || depth > MAX_DEPTH {
             return Err(OpenError::Depth { depth: options.depth });
         }
         // Two records per engine and execution; room for as many again that a device may add.
         let nq_records = (4 * options.depth).next_power_of_two();
-        let sizes = TpbSizes { exec_ring, depth: options.depth, nq_records };
+        let sizes = TpbSizes { exec_rings, depth: options.depth, nq_records };
         let registers = device.map().registers;
         let (mut at, mut tpbs) = (Vec::new(), Vec::new());
         for tpb in 0..registers.tpbs() {
@@ -322,7 +328,7 @@ impl<D: Device> Unit<D> {
                 heap,
                 at,
                 options,
-                batch_limit: MAX_BATCH_PAIRS.min(exec_ring.usable()),
+                batch_limit: usable,
                 collectives,
                 models: Registry::new(HandleCounter::global()),
                 line: Mutex::new(Line::new(tpbs, depth)),

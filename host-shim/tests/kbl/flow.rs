@@ -12,6 +12,7 @@ use sluice_host::neff::{Neff, ReadOptions, pack};
 
 use crate::bench::{Bench, builtin};
 use crate::expected;
+use crate::random::noise;
 
 /// Checks the outputs of `gather` for the inputs that were filled in.
 pub(crate) fn check_gather(bench: &Bench, outputs: &TensorSet, a: &[u8], b: &[u8]) {
@@ -43,18 +44,62 @@ fn gather_moves_every_byte_to_its_place() {
     assert_eq!(usage.free_bytes, usage.total_bytes);
 }
 
+/// A model that copies its input, with as many pointer cells.
+fn copying(pointers: usize) -> Neff {
+    let cells: String =
+        (0..pointers).map(|cell| format!("{{ name = 'p{cell}', type = 'pointer', to = 'x' }},\n")).collect();
+    let text = format!(
+        "[model]
+         name = 'copying'
+         target = 'cayman'
+         [[tpb]]
+         var = [
+           {{ name = 'x', type = 'input', size = 64 }},
+           {{ name = 'y', type = 'output', size = 64 }},
+           {cells}
+         ]
+         queue = [{{ name = 'q', type = 'in', owner = 'pool', semaphore = 10 }}]
+         [[tpb.block]]
+         queue = 'q'
+         copy = [{{ from = 'x', to = 'y', bytes = 64 }}]
+        "
+    );
+    Neff::parse("copying", &pack("copying", &text).unwrap(), &ReadOptions::default()).unwrap()
+}
+
 #[test]
-fn pointers_runs_a_thousand_times_on_the_smallest_ring() {
-    let bench = Bench::new(UnitOptions { exec_ring: 64, ..UnitOptions::default() });
-    let model = bench.load(&builtin("pointers"));
-    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
-    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
-    for execution in 0..1000 {
-        let (x, y) = (bench.fill(&inputs, "x", execution), bench.fill(&inputs, "y", !execution));
-        bench.run(&built);
-        assert_eq!(bench.read(&outputs, "z"), expected::pointers(&x, &y), "execution {execution}");
+fn ten_thousand_executions_fit_the_smallest_rings_of_different_size() {
+    let rings = UnitOptions { exec_ring: 32, exec_ring_rx: Some(64), depth: 4, ..UnitOptions::default() };
+    let bench = Bench::new(rings);
+    // Batches of 9 to 16 pairs: ring ends fall everywhere inside them, and the longest are all that the TX ring takes.
+    let models: Vec<_> = (0..=7)
+        .map(|pointers| {
+            let model = bench.load(&copying(pointers));
+            let [inputs, outputs] =
+                [Direction::Input, Direction::Output].map(|side| bench.tensors(model, side));
+            let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+            (built, inputs, outputs)
+        })
+        .collect();
+    let mut random = noise(1, 10_000).into_iter();
+    for execution in 0..10_000 {
+        let longest = execution % 10 == 0;
+        let chosen = if longest { 7 } else { usize::from(random.next().unwrap()) % models.len() };
+        let (built, inputs, outputs) = &models[chosen];
+        let x = bench.fill(inputs, "x", execution);
+        let staged = bench.unit.stage(built).unwrap();
+        assert_eq!(staged.ticket(), Ticket(execution));
+        if longest {
+            let posted = bench.unit.tickets();
+            assert_eq!(bench.unit.stage(&models[0].0).unwrap_err().status(), NrtStatus::QUEUE_FULL);
+            assert_eq!((bench.unit.tickets(), bench.unit.in_flight()), (posted, 1));
+        }
+        staged.kickoff().unwrap().wait().unwrap();
+        assert!(bench.read(outputs, "y") == x, "execution {execution}");
     }
-    assert_eq!(bench.unit.tickets(), 1000);
+    assert_eq!((bench.unit.tickets(), bench.unit.rearms()), (10_000, 0));
+    let refused = bench.unit.load(&copying(8), &LoadOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("takes 17 exec-queue descriptors"), "{refused}");
 }
 
 #[test]

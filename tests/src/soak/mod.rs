@@ -46,6 +46,7 @@ pub enum Until {
 /// Far less room than the threads want, so that both ways to have none are met.
 const OPTIONS: UnitOptions = UnitOptions {
     exec_ring: 256,
+    exec_ring_rx: None,
     depth: 24,
     target: sluice_host::neff::Target::Any,
     opaque_engine_time: Duration::from_micros(20),

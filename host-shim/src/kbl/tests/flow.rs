@@ -1,6 +1,7 @@
 //! Staging, kickoff and wait on a device that behaves.
 
 use sluice_core::exec::{ExecRequest, NrtStatus, Ticket};
+use sluice_core::mmio::Half;
 use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
@@ -135,14 +136,29 @@ fn a_deep_line_is_bounded_and_harvested_for_room() {
 }
 
 #[test]
-fn phases_and_tickets_hold_over_ten_thousand_executions_on_the_smallest_ring() {
-    // `consume` refuses a pair of the wrong lap.
-    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, depth: 2, ..small() }, 30);
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    for ordinal in 0..10_000 {
-        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-        tpb.run(ordinal);
-        assert_eq!(running.wait().unwrap().ticket, Ticket(u64::from(ordinal)));
+fn phases_and_tickets_hold_over_ten_thousand_executions_on_the_smallest_rings() {
+    // Batches of 7 pairs lie across the end of a ring, two of 16 end at it, and one of 16 is all that a ring takes.
+    for (exec_ring, exec_ring_rx, pointers) in [(32, Some(64), 0), (64, Some(32), 9), (32, None, 9)] {
+        let options = UnitOptions { exec_ring, exec_ring_rx, depth: 2, ..small() };
+        let bench = Bench::with(&read("bare", &bare(pointers)), options, 30);
+        let (built, tpb) = (bench.built(), bench.device.tpb(0));
+        let mut laps = [vec![1], vec![1]];
+        for ordinal in 0..10_000 {
+            let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+            // `consume` refuses a pair of the wrong lap.
+            tpb.run(ordinal);
+            assert_eq!(running.wait().unwrap().ticket, Ticket(u64::from(ordinal)));
+            for (laps, half) in laps.iter_mut().zip([Half::Tx, Half::Rx]) {
+                let lap = tpb.next_ring_id(half);
+                if laps.last() != Some(&lap) {
+                    laps.push(lap);
+                }
+            }
+        }
+        for (laps, descriptors) in laps.iter().zip([exec_ring, exec_ring_rx.unwrap_or(exec_ring)]) {
+            assert!(laps.iter().eq([1, 2, 3, 0].iter().cycle().take(laps.len())));
+            assert_eq!(laps.len() as u32 - 1, 10_000 * (7 + pointers as u32) / descriptors);
+        }
     }
 }
 
