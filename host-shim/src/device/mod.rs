@@ -14,6 +14,7 @@
 //! Everything both sides know of each other stands in device memory. The calls here carry no data: they only end a
 //! sleep early, and a sleeper that missed none of them looks at memory again anyway within its bound.
 
+pub(crate) mod claim;
 pub mod heap;
 pub(crate) mod process;
 #[cfg(feature = "sim")]
@@ -23,6 +24,7 @@ pub mod sim;
 
 use std::time::Duration;
 
+pub use claim::{Driven, Driver};
 pub use sluice_core::exec::{DeviceMap, DeviceRange};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, Fault, Memory};
 use sluice_core::mmio::TpbId;
@@ -61,6 +63,9 @@ pub trait Device: Clock + Send + Sync + 'static {
 
     /// Where things lie.
     fn map(&self) -> DeviceMap;
+
+    /// Who drives its TPBs, as units note it: a [`Driver::nobody`] that the device was made with.
+    fn driver(&self) -> &Driver;
 
     /// Copies device memory from `from` on into `into`.
     ///

@@ -97,6 +97,7 @@ impl<D: Device> Line<D> {
             tpb.rearm();
             if tpb.halted.is_none() {
                 tracing::warn!(tpb = tpb.id().get(), %halt, "a TPB was set up anew");
+                self.rearms += 1;
                 // What it has loaded is not known any more.
                 self.posted = None;
             }

@@ -26,6 +26,7 @@ use super::set::Snapshot;
 use super::stage::{DeviceError, withdraw_proxy};
 use super::tpb::{Halt, Mark, Tpb};
 use crate::device::Device;
+use crate::device::claim::Claim;
 
 /// Most executions in flight on one unit.
 pub(super) const MAX_DEPTH: usize = 1024;
@@ -135,11 +136,15 @@ pub(super) struct Line<D: Device> {
     pub(super) posted: Option<Posted>,
     pub(super) closed: bool,
     pub(super) stopping: bool,
+    /// How often a TPB was set up anew.
+    pub(super) rearms: u64,
+    /// Gone with the TPBs once the unit has ended.
+    claim: Option<Claim<D>>,
 }
 
 impl<D: Device> Line<D> {
     /// An empty line for at most `depth` executions, no more than [`MAX_DEPTH`].
-    pub(super) fn new(tpbs: Vec<Tpb<D::Mem>>, depth: usize) -> Self {
+    pub(super) fn new(claim: Claim<D>, tpbs: Vec<Tpb<D::Mem>>, depth: usize) -> Self {
         Self {
             tpbs,
             depth: depth.min(MAX_DEPTH),
@@ -148,6 +153,8 @@ impl<D: Device> Line<D> {
             posted: None,
             closed: false,
             stopping: false,
+            rearms: 0,
+            claim: Some(claim),
         }
     }
 
@@ -226,8 +233,27 @@ impl<D: Device> Line<D> {
         Ok(())
     }
 
-    /// Gives up executions that have not ended, with all memory that the device may still use for them.
+    /// Lets go of the TPBs, which another unit may drive then. Nothing may be in line, or ever come.
+    pub(super) fn end(&mut self) {
+        self.tpbs = Vec::new();
+        self.claim = None;
+    }
+
+    /// Gives up executions that have not ended, with all memory that the device may still use for them. No other unit can
+    /// drive the TPBs as long as these may be at work.
     pub(super) fn abandon(&mut self) {
+        let mut parts = self.entries.iter().flat_map(|entry| &entry.parts);
+        if !parts.any(Part::is_running) {
+            self.claim = None;
+        }
+        self.forget();
+    }
+
+    /// Leaves everything to whoever else has it: the device, or the process that this one is a fork of.
+    pub(super) fn forget(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            claim.leave_running();
+        }
         std::mem::forget(std::mem::take(&mut self.entries));
         std::mem::forget(std::mem::take(&mut self.tpbs));
     }
@@ -251,11 +277,6 @@ impl<D: Device> Line<D> {
     /// Tickets issued so far to executions.
     pub(super) fn tickets(&self) -> u64 {
         self.tickets.tail().0 - u64::from(self.stopping)
-    }
-
-    /// How often a TPB was set up anew.
-    pub(super) fn rearms(&self) -> u64 {
-        self.tpbs.iter().map(|tpb| tpb.rearms).sum()
     }
 
     pub(super) fn index(&self, ticket: Ticket) -> Option<usize> {

@@ -17,8 +17,8 @@ use zerocopy::FromZeros;
 
 use super::faulty::{Faulty, Plain};
 use super::{LoadOptions, ModelHandle, Tensor, TensorSet, Unit, UnitOptions};
-use crate::device::Device;
 use crate::device::heap::Heap;
+use crate::device::{Device, Driver};
 use crate::neff::{Neff, ReadOptions, models, pack};
 
 /// Plain memory that behaves as a device as far as the test makes it.
@@ -27,6 +27,7 @@ pub(super) struct MockDevice {
     map: DeviceMap,
     cycles: AtomicU64,
     progress: (Mutex<u32>, Condvar),
+    driver: Driver,
     /// Bytes that calls of the host have written.
     written_bytes: AtomicU64,
     /// Writes that still succeed.
@@ -50,6 +51,7 @@ impl MockDevice {
             map: DeviceMap { ram, registers, boot: DevAddr::NULL, lanes: 1 },
             cycles: AtomicU64::new(0),
             progress: Default::default(),
+            driver: Driver::nobody(),
             written_bytes: AtomicU64::new(0),
             writes_left: AtomicU32::new(u32::MAX),
             fail_next: AtomicBool::new(false),
@@ -126,6 +128,10 @@ impl Device for MockDevice {
         left.map_err(|_| Fault::Transport { at: to })?;
         self.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         sluice_core::mem::CopyMemory::write_bytes(&self.memory, to, bytes)
+    }
+
+    fn driver(&self) -> &Driver {
+        &self.driver
     }
 
     fn ring_doorbell(&self, _tpb: TpbId) {}

@@ -131,8 +131,6 @@ pub(super) struct Tpb<M: CopyMemory> {
     pub(super) halted: Option<Halt>,
     /// Why it could not be set up anew, when that was tried last.
     pub(super) unreachable: Option<Fault>,
-    /// How often it was set up anew.
-    pub(super) rearms: u64,
     pub(super) status: [NotificationReceiver<M>; Engine::COUNT],
     pub(super) errors: NotificationReceiver<M>,
     pub(super) streams: [Stream; Engine::COUNT],
@@ -190,7 +188,6 @@ impl<M: CopyMemory> Tpb<M> {
             given_up: 0,
             halted: None,
             unreachable: None,
-            rearms: 0,
             status: [pe?, act?, pool?, dve?, sp?],
             errors,
             _queues: queues,
@@ -207,7 +204,6 @@ impl<M: CopyMemory> Tpb<M> {
         self.unreachable = self.set_up().err();
         if self.unreachable.is_none() {
             self.halted = None;
-            self.rearms += 1;
         }
     }
 

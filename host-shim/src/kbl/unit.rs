@@ -30,6 +30,7 @@ use super::set::TensorSet;
 use super::stage::{DeviceError, StageError};
 use super::tpb::{BringUpError, Tpb, TpbSizes};
 use crate::device::Device;
+use crate::device::claim::{Claim, Driven};
 use crate::device::heap::Heap;
 use crate::device::process::Process;
 use crate::neff::{Neff, Target};
@@ -89,6 +90,9 @@ pub enum OpenError {
         /// Size asked for.
         descriptors: u32,
     },
+    /// TPBs that are not to be had.
+    #[error(transparent)]
+    Driven(#[from] Driven),
     /// A depth out of range.
     #[error("{depth} executions in flight, want 1 to {MAX_DEPTH}")]
     Depth {
@@ -102,7 +106,7 @@ impl OpenError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::BringUp { error: BringUpError::Heap(_), .. } => NrtStatus::RESOURCE,
-            Self::BringUp { .. } => NrtStatus::FAILURE,
+            Self::BringUp { .. } | Self::Driven(_) => NrtStatus::FAILURE,
             Self::Window(_) | Self::Ring(_) | Self::RingPower { .. } | Self::Depth { .. } => {
                 NrtStatus::INVALID
             }
@@ -218,7 +222,8 @@ impl<D: Device> Shared<D> {
     }
 
     /// Ends the line. A stop record goes behind what is in flight; an idle device, and one that has not come to the record
-    /// within `limit`, is told to start nothing more at once. Returns whether nothing is in line any more.
+    /// within `limit`, is told to start nothing more at once. Returns whether nothing is in line any more; the TPBs are let go
+    /// of then.
     fn close(&self, limit: Duration) -> Result<bool, DeviceError> {
         self.check_process()?;
         self.line().close();
@@ -228,7 +233,11 @@ impl<D: Device> Shared<D> {
             }
             Ok(line.is_empty())
         });
-        self.line().stop()?;
+        let mut line = self.line();
+        line.stop()?;
+        if matches!(over, Ok(true)) {
+            line.end();
+        }
         over
     }
 }
@@ -241,7 +250,7 @@ impl<D: Device> Drop for Shared<D> {
             // Everything behind it is the other process's to end.
             std::mem::forget(Arc::clone(&self.device));
             if let Ok(line) = self.line.get_mut() {
-                line.abandon();
+                line.forget();
             }
             return;
         }
@@ -278,7 +287,8 @@ impl<D: Device> Unit<D> {
     /// be idle.
     ///
     /// # Errors
-    /// Sizes out of range, no memory, or a device that can't be reached.
+    /// Sizes out of range, no memory, a device that can't be reached, or one that another unit drives. A unit drives its
+    /// device until it is closed, or its last handle is dropped.
     pub fn open(device: Arc<D>, heap: Heap, options: UnitOptions) -> Result<Self, OpenError> {
         Self::open_with(device, heap, Arc::new(LoopBack::default()), options)
     }
@@ -307,6 +317,7 @@ impl<D: Device> Unit<D> {
         // Two records per engine and execution; room for as many again that a device may add.
         let nq_records = (4 * options.depth).next_power_of_two();
         let sizes = TpbSizes { exec_rings, depth: options.depth, nq_records };
+        let claim = Claim::of(&device)?;
         let registers = device.map().registers;
         let (mut at, mut tpbs) = (Vec::new(), Vec::new());
         for tpb in 0..registers.tpbs() {
@@ -331,7 +342,7 @@ impl<D: Device> Unit<D> {
                 batch_limit: usable,
                 collectives,
                 models: Registry::new(HandleCounter::global()),
-                line: Mutex::new(Line::new(tpbs, depth)),
+                line: Mutex::new(Line::new(claim, tpbs, depth)),
                 phases,
                 patience: Patience::new(),
             }),
@@ -497,7 +508,7 @@ impl<D: Device> Unit<D> {
     /// How often a TPB was set up anew because its sequencer had stopped, or because what it was to run could not be taken
     /// back. Whatever was queued there then ended with status EXEC_UNIT_UNRECOVERABLE; later executions run.
     pub fn rearms(&self) -> u64 {
-        self.shared.line().rearms()
+        self.shared.line().rearms
     }
 }
 

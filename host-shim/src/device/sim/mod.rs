@@ -30,7 +30,7 @@ use sluice_core::mmio::{Engine, RegisterMap, TpbId};
 
 pub use memory::{Mapping, SimMemory};
 
-use super::Device;
+use super::{Device, Driver};
 use machine::{Machine, Processor};
 
 /// First device address.
@@ -100,6 +100,7 @@ pub struct SimDevice {
     machine: Arc<Machine>,
     memory: SimMemory,
     map: DeviceMap,
+    driver: Driver,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -128,6 +129,7 @@ impl SimDevice {
             machine: Arc::new(Machine::new(arch, processors)),
             memory,
             map: DeviceMap { ram, registers, boot, lanes },
+            driver: Driver::nobody(),
             threads: Vec::new(),
         };
         let startup = Startup::new();
@@ -220,6 +222,10 @@ impl Device for SimDevice {
 
     fn map(&self) -> DeviceMap {
         self.map
+    }
+
+    fn driver(&self) -> &Driver {
+        &self.driver
     }
 
     fn ring_doorbell(&self, tpb: TpbId) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sluice_core::exec::{NrtStatus, Ticket};
+use sluice_core::mmio::ControlWord;
 
 use super::super::mock::{Bench, MockDevice, model, read, tensors};
 use super::flow::bare;
@@ -100,6 +101,42 @@ fn memory_of_an_execution_that_never_ends_is_not_used_again() {
     drop((unit, built, inputs, outputs));
     assert_eq!(heap.usage(), running);
     assert_eq!(device.tpb(0).control().stop.observe(), 1);
+    let error = Unit::open(device, heap, small()).unwrap_err();
+    assert!(error.to_string().contains("may still run what an earlier unit started"), "{error}");
+}
+
+#[test]
+fn a_device_has_one_unit_at_a_time() {
+    let neff = model("pointers");
+    let Bench { device, heap, unit, inputs, outputs, .. } = Bench::new(&neff);
+    let open = || Unit::open(Arc::clone(&device), heap.clone(), small());
+    let error = open().unwrap_err();
+    assert_eq!(error.to_string(), "the device's TPBs are in use by another unit");
+    assert_eq!(error.status(), NrtStatus::FAILURE);
+    unit.close(AT_ONCE).unwrap();
+    // What is left of the first unit leaves the device to the second.
+    let second = open().unwrap();
+    let handle = second.load(&neff, &LoadOptions::default()).unwrap();
+    let built = second.build(handle, &inputs, &outputs).unwrap();
+    let (tpb, running) = (device.tpb(0), second.stage(&built).unwrap().kickoff().unwrap());
+    tpb.run(0);
+    unit.harvest().unwrap();
+    unit.close(AT_ONCE).unwrap();
+    drop(unit);
+    assert_eq!((tpb.control().stop.observe(), open().unwrap_err().status()), (0, NrtStatus::FAILURE));
+    running.wait().unwrap();
+    drop(second);
+    open().unwrap();
+}
+
+#[test]
+fn a_unit_that_loses_its_device_with_nothing_running_can_be_opened_again() {
+    let Bench { device, heap, unit, model, inputs, outputs } = Bench::new(&model("pointers"));
+    let staged = unit.stage(&unit.build(model, &inputs, &outputs).unwrap()).unwrap();
+    device.tpb(0).set(ControlWord::ExecutionsDone, 7);
+    assert_eq!(unit.close(AT_ONCE).unwrap_err().status(), NrtStatus::HW_ERROR);
+    drop((unit, staged));
+    Unit::open(device, heap, small()).unwrap();
 }
 
 #[test]
