@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluice_core::mem::DevAddr;
 
+use super::process::{Forked, Process};
+
 /// What device memory is used for. Numbers and names are those of the runtime's own accounting (KBL facts).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
@@ -186,6 +188,9 @@ pub enum HeapError {
         /// What it was for.
         tag: UsageTag,
     },
+    /// The memory is another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 /// Device memory that is handed out in blocks. Cheap to clone; all clones are the same heap.
@@ -196,6 +201,7 @@ pub struct Heap {
 
 #[derive(Debug)]
 struct Shared {
+    process: Process,
     total_bytes: u64,
     state: Mutex<State>,
 }
@@ -220,13 +226,19 @@ impl Heap {
             free.insert(start, end - start);
         }
         let state = State { free, used_bytes: [0; UsageTag::ALL.len()] };
-        Self { shared: Arc::new(Shared { total_bytes: end - start, state: Mutex::new(state) }) }
+        Self {
+            shared: Arc::new(Shared {
+                process: Process::this(),
+                total_bytes: end - start,
+                state: Mutex::new(state),
+            }),
+        }
     }
 
     /// A block of `bytes` bytes whose address is a multiple of `align_bytes`. Its content is whatever was there.
     ///
     /// # Errors
-    /// No room, no bytes, or an alignment that is not a power of two.
+    /// No room, no bytes, an alignment that is not a power of two, or a heap of the process that this one is a fork of.
     pub fn alloc(&self, bytes: u64, align_bytes: u64, tag: UsageTag) -> Result<DeviceBlock, HeapError> {
         if bytes == 0 {
             return Err(HeapError::Empty { tag });
@@ -234,6 +246,7 @@ impl Heap {
         if !align_bytes.is_power_of_two() {
             return Err(HeapError::Alignment { align_bytes, tag });
         }
+        self.shared.process.check()?;
         let mut state = self.shared.lock();
         let found = bytes.checked_next_multiple_of(Self::GRANULE_BYTES).and_then(|rounded| {
             Some((state.first_fit(rounded, align_bytes.max(Self::GRANULE_BYTES))?, rounded))
@@ -250,6 +263,13 @@ impl Heap {
     /// Whether both are the same heap.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Does something while it holds the lock.
+    #[cfg(test)]
+    pub(crate) fn locked<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _state = self.shared.lock();
+        run()
     }
 
     /// How the heap is used now.
@@ -311,7 +331,7 @@ impl State {
     }
 }
 
-/// A block of device memory. Dropping it gives the memory back.
+/// A block of device memory. Dropping it gives the memory back, but not in a fork of the process that made the heap.
 #[derive(Debug)]
 pub struct DeviceBlock {
     heap: Heap,
@@ -345,6 +365,10 @@ impl DeviceBlock {
 
 impl Drop for DeviceBlock {
     fn drop(&mut self) {
+        // In a fork the memory is still its parent's, and the lock may be a thread's that is not there.
+        if !self.heap.shared.process.is_this() {
+            return;
+        }
         let mut state = self.heap.shared.lock();
         state.used_bytes[self.tag as usize] -= self.rounded_bytes;
         state.give_back(self.at.0, self.rounded_bytes);

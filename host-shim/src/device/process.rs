@@ -38,9 +38,13 @@ impl Process {
         Self { id: std::process::id(), forks: FORKS.load(Ordering::Relaxed) }
     }
 
-    /// Its number.
-    pub(crate) fn id(self) -> u32 {
-        self.id
+    /// Makes sure that it is the one that asks. Whatever a fork can reach comes behind this: a lock that was held when the
+    /// process was forked is never let go of in the fork.
+    pub(crate) fn check(self) -> Result<(), Forked> {
+        match self.is_this() {
+            true => Ok(()),
+            false => Err(Forked { opened_by: self.id, here: std::process::id() }),
+        }
     }
 
     /// Whether it is the one that asks. Costs a load.
@@ -52,6 +56,17 @@ impl Process {
     }
 }
 
+/// A unit, or a heap, in the hands of a process that was forked from the one that made it. The device is that one's: nothing
+/// is touched from here, and what it has in flight goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the device is driven by process {opened_by}, and this is process {here}, forked from it")]
+pub struct Forked {
+    /// Who made it.
+    pub opened_by: u32,
+    /// Who asks.
+    pub here: u32,
+}
+
 /// Runs `child` in a fork, and returns whether it returned `true` there.
 #[cfg(test)]
 pub(crate) fn in_fork(child: impl FnOnce() -> bool) -> bool {
@@ -60,6 +75,8 @@ pub(crate) fn in_fork(child: impl FnOnce() -> bool) -> bool {
     let id = unsafe { libc::fork() };
     assert!(id >= 0, "cannot fork");
     if id == 0 {
+        // SAFETY: only sets a timer, whose signal ends the child should it hang.
+        unsafe { libc::alarm(60) };
         let is_good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
         // SAFETY: ends the child without running what belongs to the parent: its harness, its threads.
         unsafe { libc::_exit(i32::from(!is_good)) };
@@ -77,10 +94,13 @@ mod tests {
     #[test]
     fn a_fork_is_another_process() {
         let parent = Process::this();
-        assert!(parent.is_this() && parent.id() == std::process::id());
+        assert_eq!(parent.check(), Ok(()));
         assert!(in_fork(|| {
             let child = Process::this();
-            !parent.is_this() && child.is_this() && child != parent && in_fork(|| !child.is_this())
+            parent.check().is_err_and(|forked| forked.opened_by != forked.here)
+                && child.is_this()
+                && child != parent
+                && in_fork(|| !child.is_this())
         }));
         assert!(!in_fork(|| false));
         assert!(parent.is_this());

@@ -31,9 +31,9 @@ use super::model::{Model, Wanted};
 use super::registry::{Holder, ModelHandle, Registry, RegistryError};
 use super::ring::{BuildFault, Ring};
 use super::set::{SetKey, Snapshot, TensorSet};
-use super::unit::Forked;
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, UsageTag};
+use crate::device::process::Forked;
 
 /// A build that can't be made. Nothing of it stays on the device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

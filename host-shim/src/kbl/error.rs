@@ -9,8 +9,8 @@ use super::collective::CollectiveError;
 use super::registry::RegistryError;
 use super::ring::BuildFault;
 use super::template::TemplateFault;
-use super::unit::Forked;
 use crate::device::heap::HeapError;
+use crate::device::process::Forked;
 use crate::neff::{CarveOut, DmaOp, Target};
 
 /// A model that can't be loaded. Nothing of it stays on the device.

@@ -86,6 +86,7 @@ mod tpb;
 mod unit;
 mod work;
 
+pub use crate::device::process::Forked;
 pub use build::{Bound, BuildError, Built, PatchedSlot};
 pub use collective::{CollectiveError, CollectiveModel, Collectives, Context, LoopBack};
 pub use contract::{Found, Offender};
@@ -103,5 +104,5 @@ pub use stream::{EngineState, Received};
 pub use template::TemplateFault;
 pub use tensor::{Tensor, TensorError};
 pub use tpb::{Blocked, BringUpError, Halt, ImpossibleCount};
-pub use unit::{Forked, OpenError, Unit, UnitOptions, UnloadError};
+pub use unit::{OpenError, Unit, UnitOptions, UnloadError};
 pub use work::{EngineReport, Executability, WorkItem};

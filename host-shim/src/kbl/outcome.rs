@@ -8,7 +8,7 @@ use sluice_core::mmio::{Engine, QueueId, TpbId};
 
 use super::stream::{EngineState, Received};
 use super::tpb::Halt;
-use super::unit::Forked;
+use crate::device::process::Forked;
 
 /// Something that went wrong in an execution on one TPB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use sluice_core::exec::NrtStatus;
 
+use crate::device::process::{Forked, Process};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, yield_now};
 
 /// Number of a loaded model: unique in the process until 2^32 − 1 models were loaded, never 0.
@@ -131,6 +132,9 @@ pub enum RegistryError {
     /// No model has this handle.
     #[error("Invalid model {0}")]
     Unknown(ModelHandle),
+    /// The models are another process's.
+    #[error(transparent)]
+    Forked(#[from] Forked),
     /// The handle of a new model is taken: the counter has gone round.
     #[error("model handle {0} is in use")]
     Duplicate(ModelHandle),
@@ -154,6 +158,7 @@ impl RegistryError {
         match self {
             Self::Unknown(_) | Self::Duplicate(_) => NrtStatus::INVALID_HANDLE,
             Self::Busy { .. } => NrtStatus::INVALID,
+            Self::Forked(_) => NrtStatus::FAILURE,
         }
     }
 }
@@ -162,12 +167,16 @@ impl RegistryError {
 #[derive(Debug)]
 pub(super) struct Registry<T> {
     handles: &'static HandleCounter,
+    process: Process,
     entries: Mutex<BTreeMap<ModelHandle, Arc<Entry<T>>>>,
 }
+
+type Entries<'a, T> = MutexGuard<'a, BTreeMap<ModelHandle, Arc<Entry<T>>>>;
 
 #[derive(Debug)]
 struct Entry<T> {
     value: T,
+    process: Process,
     held: [AtomicU32; Holder::ALL.len()],
     removing: AtomicBool,
     released: (Mutex<()>, Condvar),
@@ -176,7 +185,7 @@ struct Entry<T> {
 impl<T> Registry<T> {
     /// An empty registry that numbers its models by `handles`.
     pub(super) fn new(handles: &'static HandleCounter) -> Self {
-        Self { handles, entries: Mutex::new(BTreeMap::new()) }
+        Self { handles, process: Process::this(), entries: Mutex::new(BTreeMap::new()) }
     }
 
     /// Enters `value` under a new handle.
@@ -184,11 +193,12 @@ impl<T> Registry<T> {
         let handle = self.handles.next();
         let entry = Arc::new(Entry {
             value,
+            process: self.process,
             held: Default::default(),
             removing: AtomicBool::new(false),
             released: Default::default(),
         });
-        let mut entries = self.lock();
+        let mut entries = self.lock()?;
         if entries.contains_key(&handle) {
             return Err(RegistryError::Duplicate(handle));
         }
@@ -198,7 +208,7 @@ impl<T> Registry<T> {
 
     /// A counted reference to the model.
     pub(super) fn acquire(&self, handle: ModelHandle, holder: Holder) -> Result<Held<T>, RegistryError> {
-        let entries = self.lock();
+        let entries = self.lock()?;
         let entry = entries.get(&handle).ok_or(RegistryError::Unknown(handle))?;
         // Counted under the lock: a removal that unlinks later sees it.
         entry.held[holder as usize].fetch_add(1, Ordering::SeqCst);
@@ -211,7 +221,7 @@ impl<T> Registry<T> {
         handle: ModelHandle,
         look: impl FnOnce(&T) -> R,
     ) -> Result<R, RegistryError> {
-        let entries = self.lock();
+        let entries = self.lock()?;
         entries.get(&handle).map(|entry| look(&entry.value)).ok_or(RegistryError::Unknown(handle))
     }
 
@@ -220,7 +230,7 @@ impl<T> Registry<T> {
     /// Blocks for at most `limit`; after that the model is linked again under its handle.
     pub(super) fn remove(&self, handle: ModelHandle, limit: Duration) -> Result<T, RegistryError> {
         let started = Instant::now();
-        let mut entry = self.lock().remove(&handle).ok_or(RegistryError::Unknown(handle))?;
+        let mut entry = self.lock()?.remove(&handle).ok_or(RegistryError::Unknown(handle))?;
         entry.removing.store(true, Ordering::SeqCst);
         while entry.wait_released(limit.saturating_sub(started.elapsed())) {
             match Arc::try_unwrap(entry) {
@@ -232,13 +242,20 @@ impl<T> Registry<T> {
         }
         let holders = entry.holders();
         entry.removing.store(false, Ordering::SeqCst);
-        self.lock().insert(handle, entry);
+        self.lock()?.insert(handle, entry);
         let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Err(RegistryError::Busy { handle, waited_ms, holders })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelHandle, Arc<Entry<T>>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Leaves the models to the process that loaded them.
+    pub(super) fn forget(&mut self) {
+        // A thread of that process may have been at work on them.
+        std::mem::forget(std::mem::replace(&mut self.entries, Mutex::new(BTreeMap::new())));
+    }
+
+    fn lock(&self) -> Result<Entries<'_, T>, Forked> {
+        self.process.check()?;
+        Ok(self.entries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -249,7 +266,8 @@ impl<T> Entry<T> {
 
     fn release(&self, holder: Holder) {
         self.held[holder as usize].fetch_sub(1, Ordering::SeqCst);
-        if self.removing.load(Ordering::SeqCst) {
+        // A removal waits in the process that loaded the model.
+        if self.removing.load(Ordering::SeqCst) && self.process.is_this() {
             let (lock, released) = &self.released;
             drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
             released.notify_all();

@@ -17,8 +17,8 @@ use super::line::{Batch, Entry, Job, Line, OutcomeCell, Part, State};
 use super::model::Model;
 use super::registry::{Held, RegistryError};
 use super::tpb::{Blocked, Halt, ImpossibleCount};
-use super::unit::Forked;
 use crate::device::Device;
+use crate::device::process::Forked;
 
 /// An execution that can't be staged. Nothing of it is.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -32,7 +32,7 @@ use super::tpb::{BringUpError, Tpb, TpbSizes};
 use crate::device::Device;
 use crate::device::claim::{Claim, Driven};
 use crate::device::heap::Heap;
-use crate::device::process::Process;
+use crate::device::process::{Forked, Process};
 use crate::neff::{Neff, Target};
 use crate::patience::Patience;
 use crate::sync::{Mutex, MutexGuard};
@@ -154,17 +154,6 @@ impl UnloadError {
     }
 }
 
-/// A unit in the hands of a process that was forked from the one that opened it. The device is that one's: nothing is
-/// touched from here, and what it has in flight goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the unit was opened by process {opened_by}, and this is process {here}, forked from it")]
-pub struct Forked {
-    /// Who opened it.
-    pub opened_by: u32,
-    /// Who asks.
-    pub here: u32,
-}
-
 /// What the handles of a unit have in common.
 pub(super) struct Shared<D: Device> {
     process: Process,
@@ -181,17 +170,18 @@ pub(super) struct Shared<D: Device> {
 }
 
 impl<D: Device> Shared<D> {
-    /// Makes sure that this is the process that opened the unit. Comes before every lock: one that was held when the process
-    /// was forked is never let go of in the fork.
+    /// Makes sure that this is the process that opened the unit. Comes before every lock.
     pub(super) fn check_process(&self) -> Result<(), Forked> {
-        match self.process.is_this() {
-            true => Ok(()),
-            false => Err(Forked { opened_by: self.process.id(), here: std::process::id() }),
-        }
+        self.process.check()
     }
 
     pub(super) fn line(&self) -> MutexGuard<'_, Line<D>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The line, but not in a fork.
+    fn own_line(&self) -> Option<MutexGuard<'_, Line<D>>> {
+        self.check_process().is_ok().then(|| self.line())
     }
 
     /// Harvests until `is_over`, or until `limit` has passed; returns whether it is.
@@ -249,6 +239,7 @@ impl<D: Device> Drop for Shared<D> {
         if self.check_process().is_err() {
             // Everything behind it is the other process's to end.
             std::mem::forget(Arc::clone(&self.device));
+            self.models.forget();
             if let Ok(line) = self.line.get_mut() {
                 line.forget();
             }
@@ -453,14 +444,14 @@ impl<D: Device> Unit<D> {
         run()
     }
 
-    /// Tickets issued so far: one per execution that was staged.
+    /// Tickets issued so far: one per execution that was staged. A fork has none.
     pub fn tickets(&self) -> u64 {
-        self.shared.line().tickets()
+        self.shared.own_line().map_or(0, |line| line.tickets())
     }
 
-    /// Executions staged or running.
+    /// Executions staged or running. A fork has none.
     pub fn in_flight(&self) -> usize {
-        self.shared.line().in_flight()
+        self.shared.own_line().map_or(0, |line| line.in_flight())
     }
 
     /// Harvests executions that nobody waits for. Does not block.
@@ -508,7 +499,7 @@ impl<D: Device> Unit<D> {
     /// How often a TPB was set up anew because its sequencer had stopped, or because what it was to run could not be taken
     /// back. Whatever was queued there then ended with status EXEC_UNIT_UNRECOVERABLE; later executions run.
     pub fn rearms(&self) -> u64 {
-        self.shared.line().rearms
+        self.shared.own_line().map_or(0, |line| line.rearms)
     }
 }
 

@@ -30,6 +30,7 @@ use sluice_core::mmio::{Engine, RegisterMap, TpbId};
 
 pub use memory::{Mapping, SimMemory};
 
+use super::process::Process;
 use super::{Device, Driver};
 use machine::{Machine, Processor};
 
@@ -94,9 +95,11 @@ pub enum SimError {
     },
 }
 
-/// A device in this process. Dropping it stops its threads: they end their present round, recorders are not flushed.
+/// A device in this process. Dropping it stops its threads: they end their present round, recorders are not flushed. A fork
+/// of the process has none of the threads, and nothing to stop.
 #[derive(Debug)]
 pub struct SimDevice {
+    process: Process,
     machine: Arc<Machine>,
     memory: SimMemory,
     map: DeviceMap,
@@ -126,6 +129,7 @@ impl SimDevice {
 
         let processors = lanes + tpbs * Engine::COUNT as u32;
         let mut device = Self {
+            process: Process::this(),
             machine: Arc::new(Machine::new(arch, processors)),
             memory,
             map: DeviceMap { ram, registers, boot, lanes },
@@ -189,6 +193,10 @@ impl SimDevice {
 
 impl Drop for SimDevice {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         self.machine.close();
         for thread in self.threads.drain(..) {
             let name = thread.thread().name().map(str::to_owned);

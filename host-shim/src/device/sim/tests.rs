@@ -14,6 +14,7 @@ use sluice_core::mmio::{QueueId, SemaphoreId};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
+use crate::device::process::in_fork;
 
 /// Long enough for anything that ends at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -258,4 +259,15 @@ fn dropping_a_device_releases_a_lane_at_a_shut_gate() {
     let parked = device.memory().word(extension_at.offset(parked as u64)).unwrap();
     wait_until(&device, "a parked lane", || parked.load_acquire() == LaneActivity::FREE_GATE.0);
     drop(device);
+}
+
+#[test]
+fn a_device_may_be_dropped_in_a_fork() {
+    let mut device =
+        Some(SimDevice::start(SimConfig { ram_bytes: 1 << 20, ..SimConfig::default() }).unwrap());
+    assert!(in_fork(|| {
+        drop(device.take());
+        true
+    }));
+    assert!(device.is_some_and(|device| device.processors() > 0));
 }
