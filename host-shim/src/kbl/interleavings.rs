@@ -52,7 +52,7 @@ fn use_once(registry: &Registry<Value>, handle: ModelHandle, holder: Holder) {
 }
 
 fn remove(registry: &Registry<Value>, handle: ModelHandle, limit: Duration) -> Result<(), RegistryError> {
-    registry.remove(handle, limit).map(|value| value.set(0))
+    registry.removal(handle)?.finish(limit, Vec::new).map(|value| value.set(0))
 }
 
 /// A model, `users` threads that use it, and a removal.

@@ -269,9 +269,11 @@ impl<D: Device> Line<D> {
     }
 
     /// Executions of that model that are staged or running.
-    pub(super) fn in_flight_of(&self, model: ModelHandle) -> usize {
-        let of_model = |entry: &&Entry| entry.job.as_ref().is_some_and(|job| job.handle == model);
-        self.entries.iter().filter(of_model).count()
+    pub(super) fn in_flight_of(&self, model: ModelHandle) -> impl Iterator<Item = Ticket> {
+        let entries = self.entries.iter().enumerate();
+        let of_model =
+            entries.filter(move |(_, entry)| entry.job.as_ref().is_some_and(|job| job.handle == model));
+        of_model.map(|(index, _)| Ticket(self.tickets.head().0.wrapping_add(index as u64)))
     }
 
     /// Tickets issued so far to executions.

@@ -3,14 +3,15 @@
 //! ```text
 //!   add ──► handle ──acquire──► Held ──drop──► count − 1
 //!                │                                 │ last one, and a removal waits: wake it
-//!                └──remove: unlink, wait for 0 ◄───┘
-//!                           └─ not in time: link again, name the holders
+//!                └──remove: refuse new ones, wait for 0 ◄───┘
+//!                           ├─ then unlink
+//!                           └─ not in time: as before, name the holders
 //! ```
 //!
 //! | word | writer → reader | ordering | what it says |
 //! |---|---|---|---|
 //! | `held[holder]` | every user → removal | sequentially consistent | references that such a holder has |
-//! | `removing` | removal → every user | sequentially consistent | whoever drops a reference has to wake the removal |
+//! | `removing` | removal → every user | sequentially consistent | no new references; whoever drops one has to wake the removal |
 //!
 //! Both are sequentially consistent because each side stores its own word and then loads the other's: a user that
 //! misses `removing` has lowered its count before the removal looks at it.
@@ -23,7 +24,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{self, Ordering};
 use std::time::{Duration, Instant};
 
-use sluice_core::exec::NrtStatus;
+use sluice_core::exec::{NrtStatus, Ticket};
 
 use crate::device::process::{Forked, Process};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, yield_now};
@@ -138,9 +139,13 @@ pub enum RegistryError {
     /// The handle of a new model is taken: the counter has gone round.
     #[error("model handle {0} is in use")]
     Duplicate(ModelHandle),
+    /// The model is being removed, and nobody may begin to use it unless the removal gives up.
+    #[error("model {0} is being removed")]
+    Removing(ModelHandle),
     /// The model is still in use; it stays loaded.
     #[error(
-        "model {handle} must be stopped before unloading: in use after {waited_ms} ms, references held by {holders}"
+        "model {handle} must be stopped before unloading: in use after {waited_ms} ms, references held by {holders}{}",
+        listed(.tickets)
     )]
     Busy {
         /// The model.
@@ -149,7 +154,23 @@ pub enum RegistryError {
         waited_ms: u64,
         /// Who holds it.
         holders: Holders,
+        /// Its executions that are staged or running, oldest first.
+        tickets: Vec<Ticket>,
     },
+}
+
+/// Tickets in parentheses, the first few of them; nothing if there are none.
+fn listed(tickets: &[Ticket]) -> String {
+    const MOST: usize = 8;
+    if tickets.is_empty() {
+        return String::new();
+    }
+    let first: Vec<_> = tickets.iter().take(MOST).map(Ticket::to_string).collect();
+    let more = match tickets.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(" (tickets {}{more})", first.join(", "))
 }
 
 impl RegistryError {
@@ -157,7 +178,7 @@ impl RegistryError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Unknown(_) | Self::Duplicate(_) => NrtStatus::INVALID_HANDLE,
-            Self::Busy { .. } => NrtStatus::INVALID,
+            Self::Removing(_) | Self::Busy { .. } => NrtStatus::INVALID,
             Self::Forked(_) => NrtStatus::FAILURE,
         }
     }
@@ -209,8 +230,8 @@ impl<T> Registry<T> {
     /// A counted reference to the model.
     pub(super) fn acquire(&self, handle: ModelHandle, holder: Holder) -> Result<Held<T>, RegistryError> {
         let entries = self.lock()?;
-        let entry = entries.get(&handle).ok_or(RegistryError::Unknown(handle))?;
-        // Counted under the lock: a removal that unlinks later sees it.
+        let entry = usable(&entries, handle)?;
+        // Counted under the lock: a removal that begins later sees it.
         entry.held[holder as usize].fetch_add(1, Ordering::SeqCst);
         Ok(Held { entry: Arc::clone(entry), holder })
     }
@@ -222,29 +243,15 @@ impl<T> Registry<T> {
         look: impl FnOnce(&T) -> R,
     ) -> Result<R, RegistryError> {
         let entries = self.lock()?;
-        entries.get(&handle).map(|entry| look(&entry.value)).ok_or(RegistryError::Unknown(handle))
+        usable(&entries, handle).map(|entry| look(&entry.value))
     }
 
-    /// Takes the model out, once nobody holds it.
-    ///
-    /// Blocks for at most `limit`; after that the model is linked again under its handle.
-    pub(super) fn remove(&self, handle: ModelHandle, limit: Duration) -> Result<T, RegistryError> {
-        let started = Instant::now();
-        let mut entry = self.lock()?.remove(&handle).ok_or(RegistryError::Unknown(handle))?;
+    /// Begins to take the model out: nobody gets a new reference.
+    pub(super) fn removal(&self, handle: ModelHandle) -> Result<Removal<'_, T>, RegistryError> {
+        let entries = self.lock()?;
+        let entry = Arc::clone(usable(&entries, handle)?);
         entry.removing.store(true, Ordering::SeqCst);
-        while entry.wait_released(limit.saturating_sub(started.elapsed())) {
-            match Arc::try_unwrap(entry) {
-                Ok(entry) => return Ok(entry.value),
-                // Whoever counted down last is about to drop its pointer.
-                Err(shared) => entry = shared,
-            }
-            yield_now();
-        }
-        let holders = entry.holders();
-        entry.removing.store(false, Ordering::SeqCst);
-        self.lock()?.insert(handle, entry);
-        let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Err(RegistryError::Busy { handle, waited_ms, holders })
+        Ok(Removal { registry: self, handle, entry: Some(entry), started: Instant::now() })
     }
 
     /// Leaves the models to the process that loaded them.
@@ -256,6 +263,66 @@ impl<T> Registry<T> {
     fn lock(&self) -> Result<Entries<'_, T>, Forked> {
         self.process.check()?;
         Ok(self.entries.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The entry with that handle, unless it is being removed.
+fn usable<T>(
+    entries: &BTreeMap<ModelHandle, Arc<Entry<T>>>,
+    handle: ModelHandle,
+) -> Result<&Arc<Entry<T>>, RegistryError> {
+    match entries.get(&handle) {
+        None => Err(RegistryError::Unknown(handle)),
+        Some(entry) if entry.removing.load(Ordering::SeqCst) => Err(RegistryError::Removing(handle)),
+        Some(entry) => Ok(entry),
+    }
+}
+
+/// A model that is being removed. Dropped without having ended, it leaves the model as it was.
+#[derive(Debug)]
+pub(super) struct Removal<'a, T> {
+    registry: &'a Registry<T>,
+    handle: ModelHandle,
+    /// `None` once it has ended.
+    entry: Option<Arc<Entry<T>>>,
+    started: Instant,
+}
+
+impl<T> Removal<'_, T> {
+    /// Takes the model out, once nobody holds it. Blocks until `limit` after the removal began; `executions` tells then which
+    /// ones hold it.
+    pub(super) fn finish(
+        mut self,
+        limit: Duration,
+        executions: impl FnOnce() -> Vec<Ticket>,
+    ) -> Result<T, RegistryError> {
+        let (handle, started) = (self.handle, self.started);
+        // It has one until it ends, which is here.
+        let Some(entry) = &self.entry else { unreachable!("removed twice") };
+        if !entry.wait_released(limit.saturating_sub(started.elapsed())) {
+            let holders = entry.holders();
+            let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return Err(RegistryError::Busy { handle, waited_ms, holders, tickets: executions() });
+        }
+        let linked = self.registry.lock()?.remove(&handle);
+        drop(linked);
+        let Some(mut entry) = self.entry.take() else { unreachable!("removed twice") };
+        loop {
+            match Arc::try_unwrap(entry) {
+                Ok(entry) => return Ok(entry.value),
+                // Whoever counted down last is about to drop its pointer.
+                Err(shared) => entry = shared,
+            }
+            yield_now();
+        }
+    }
+}
+
+impl<T> Drop for Removal<'_, T> {
+    fn drop(&mut self) {
+        if let Some(entry) = &self.entry {
+            entry.removing.store(false, Ordering::SeqCst);
+        }
     }
 }
 
@@ -322,6 +389,10 @@ mod tests {
         Registry::new(HandleCounter::global())
     }
 
+    fn remove<T>(registry: &Registry<T>, handle: ModelHandle, limit: Duration) -> Result<T, RegistryError> {
+        registry.removal(handle)?.finish(limit, Vec::new)
+    }
+
     #[test]
     fn handles_skip_zero_and_a_taken_one_is_refused() {
         static COUNTER: HandleCounter = HandleCounter(atomic::AtomicU32::new(u32::MAX - 1));
@@ -338,10 +409,10 @@ mod tests {
     fn a_removed_handle_is_unknown() {
         let registry = registry();
         let handle = registry.add("model").unwrap();
-        assert_eq!(registry.remove(handle, SHORT), Ok("model"));
+        assert_eq!(remove(&registry, handle, SHORT), Ok("model"));
         let error = registry.acquire(handle, Holder::Build).unwrap_err();
         assert_eq!(error.to_string(), format!("Invalid model {handle}"));
-        assert_eq!(registry.remove(handle, SHORT), Err(RegistryError::Unknown(handle)));
+        assert_eq!(remove(&registry, handle, SHORT), Err(RegistryError::Unknown(handle)));
     }
 
     #[test]
@@ -350,11 +421,18 @@ mod tests {
         let handle = registry.add("model").unwrap();
         let held = [Holder::Execution, Holder::Build, Holder::Execution]
             .map(|holder| registry.acquire(handle, holder).unwrap());
-        let error = registry.remove(handle, SHORT).unwrap_err();
+        let error = remove(&registry, handle, SHORT).unwrap_err();
         assert!(error.to_string().ends_with("references held by build 1, execution 2"), "{error}");
         assert_eq!(*registry.acquire(handle, Holder::Query).unwrap(), "model");
+        let removal = registry.removal(handle).unwrap();
+        let error = registry.acquire(handle, Holder::Query).unwrap_err();
+        assert_eq!((error.status(), error), (NrtStatus::INVALID, RegistryError::Removing(handle)));
+        assert_eq!(registry.look(handle, |_| ()), Err(RegistryError::Removing(handle)));
+        assert!(matches!(registry.removal(handle), Err(RegistryError::Removing(_))));
+        drop(removal);
         drop(held);
-        assert_eq!(registry.remove(handle, SHORT), Ok("model"));
+        assert_eq!(registry.look(handle, |&model| model), Ok("model"));
+        assert_eq!(remove(&registry, handle, SHORT), Ok("model"));
     }
 
     #[test]
@@ -366,7 +444,7 @@ mod tests {
         thread::scope(|scope| {
             let removal = scope.spawn(|| {
                 started.send(()).unwrap();
-                registry.remove(handle, LONG)
+                remove(&registry, handle, LONG)
             });
             unlinked.recv().unwrap();
             while registry.acquire(handle, Holder::Query).is_ok() {
@@ -389,7 +467,7 @@ mod tests {
                     let inner = &inner;
                     scope.spawn(move || while inner.acquire(handle, holder).is_ok() {});
                 }
-                inner.remove(handle, LONG).unwrap();
+                remove(&inner, handle, LONG).unwrap();
             });
         }
         assert_eq!(Arc::strong_count(&dropped), 1);

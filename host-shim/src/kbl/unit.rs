@@ -463,17 +463,17 @@ impl<D: Device> Unit<D> {
         self.shared.line().harvest(&self.shared.device)
     }
 
-    /// Removes a model. Blocks until its executions have ended and nobody looks at it, at most for `limit`.
+    /// Removes a model. Nobody can begin to use it any more, nor remove it as well; both are refused as
+    /// [`RegistryError::Removing`]. Blocks until its executions have ended and nobody looks at it, at most for `limit`.
     ///
     /// # Errors
-    /// No such model, or still in use after `limit`: it stays loaded then, and the error names the holders. When the check of
-    /// the collectives fails, the model is gone all the same.
+    /// No such model, or still in use after `limit`: it stays loaded then and can be used as before, and the error names the
+    /// holders. When the check of the collectives fails, the model is gone all the same.
     pub fn unload(&self, model: ModelHandle, limit: Duration) -> Result<(), UnloadError> {
-        let started = Instant::now();
         self.shared.check_process().map_err(DeviceError::from)?;
-        drop(self.shared.models.acquire(model, Holder::Query)?);
-        self.shared.drain(limit, |line| Ok(line.in_flight_of(model) == 0))?;
-        let model = self.shared.models.remove(model, limit.saturating_sub(started.elapsed()))?;
+        let removal = self.shared.models.removal(model)?;
+        self.shared.drain(limit, |line| Ok(line.in_flight_of(model).next().is_none()))?;
+        let model = removal.finish(limit, || self.shared.line().in_flight_of(model).collect())?;
         match &model.collective {
             Some(collective) => Ok(collective.context.semaphore_check()?),
             None => Ok(()),

@@ -125,7 +125,7 @@ impl<'a> Worker<'a> {
         let inputs = if binding.is_common { &self.soak.common.set } else { &binding.inputs };
         let built = match unit.build(model, inputs, &binding.outputs) {
             Ok(built) => built,
-            Err(BuildError::Model(RegistryError::Unknown(_))) => {
+            Err(BuildError::Model(RegistryError::Unknown(_) | RegistryError::Removing(_))) => {
                 self.totals.refused += 1;
                 return Ok(());
             }
@@ -140,7 +140,9 @@ impl<'a> Worker<'a> {
         for _ in 0..=self.dice.roll(3) {
             match unit.stage(&built) {
                 Ok(execution) => staged.push((place, execution)),
-                Err(StageError::Model(RegistryError::Unknown(_))) => self.totals.refused += 1,
+                Err(StageError::Model(RegistryError::Unknown(_) | RegistryError::Removing(_))) => {
+                    self.totals.refused += 1;
+                }
                 Err(error) if error.status() == NrtStatus::QUEUE_FULL => self.totals.queue_full += 1,
                 Err(error) => return Err(error.into()),
             }
@@ -226,7 +228,9 @@ impl<'a> Worker<'a> {
                 lock(&self.soak.loaded[index]).take_if(|loaded| *loaded == model);
             }
             Err(UnloadError::Model(RegistryError::Busy { .. })) => self.totals.busy += 1,
-            Err(UnloadError::Model(RegistryError::Unknown(_))) => self.totals.refused += 1,
+            Err(UnloadError::Model(RegistryError::Unknown(_) | RegistryError::Removing(_))) => {
+                self.totals.refused += 1
+            }
             Err(error) => bail!(error),
         }
         Ok(())

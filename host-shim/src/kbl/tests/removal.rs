@@ -15,7 +15,7 @@ fn a_model_in_use_stays_and_one_that_is_gone_is_unknown() {
     let built = bench.built();
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     let error = bench.unit.unload(bench.model, AT_ONCE).unwrap_err();
-    assert!(error.to_string().ends_with("references held by execution 1"), "{error}");
+    assert!(error.to_string().ends_with("references held by execution 1 (tickets 0)"), "{error}");
     drop(running);
     bench.device.tpb(0).run(0);
     bench.unit.unload(bench.model, AT_ONCE).unwrap();
@@ -27,11 +27,23 @@ fn a_model_in_use_stays_and_one_that_is_gone_is_unknown() {
 }
 
 #[test]
-fn removal_waits_for_an_execution_to_end() {
+fn removal_waits_for_executions_to_end_and_lets_none_begin() {
     let bench = Bench::new(&model("pointers"));
-    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    let (built, other) = (bench.built(), TensorSet::with_capacity(16));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     std::thread::scope(|scope| {
         let removal = scope.spawn(|| bench.unit.unload(bench.model, SOON));
+        let refused = loop {
+            match bench.unit.stage(&built) {
+                Ok(staged) => drop(staged),
+                Err(error) => break error,
+            }
+        };
+        let text = format!("model {} is being removed", bench.model);
+        assert_eq!((refused.status(), refused.to_string()), (NrtStatus::INVALID, text.clone()));
+        let refused = bench.unit.build(bench.model, &other, &other).unwrap_err();
+        assert_eq!((refused.status(), refused.to_string()), (NrtStatus::INVALID, text));
+        assert!(!removal.is_finished());
         bench.device.tpb(0).run(0);
         removal.join().unwrap().unwrap();
     });
