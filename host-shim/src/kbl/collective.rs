@@ -10,8 +10,12 @@
 //! called at the same time, but for [`enqueue_proxy`](Context::enqueue_proxy) and
 //! [`withdraw_proxy`](Context::withdraw_proxy) of different executions beside [`first_exec`](Context::first_exec) of none.
 //!
+//! These two are called while the unit's line is locked. A hook that calls the unit from there would wait for itself; it
+//! panics instead, and nothing is staged.
+//!
 //! [`LoopBack`] is the implementation for a device that has no peers: what a stream sends comes back to it.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,13 +65,13 @@ pub trait Context: fmt::Debug + Send + Sync {
     fn first_exec(&self) -> Result<(), CollectiveError>;
 
     /// Queues the proxy tasks of one execution and returns what its DMA increment word is to hold. Called when it is staged,
-    /// once however many TPBs it runs on. Must not block: other executions of the unit wait for it.
+    /// once however many TPBs it runs on. Must not block: other executions of the unit wait for it. Must not call the unit.
     ///
     /// # Errors
     /// Nothing is staged then.
     fn enqueue_proxy(&self, ticket: Ticket) -> Result<u32, CollectiveError>;
 
-    /// Takes back the proxy tasks of an execution that will not run.
+    /// Takes back the proxy tasks of an execution that will not run. Must neither block nor call the unit.
     fn withdraw_proxy(&self, ticket: Ticket);
 
     /// Looks, when the model is removed, whether its semaphores are as a whole number of executions leaves them.
@@ -78,6 +82,33 @@ pub trait Context: fmt::Debug + Send + Sync {
 
     /// Gives back what the context holds. Called once, last.
     fn free(&self);
+}
+
+thread_local! {
+    /// Whether this thread is in a hook that is called while the line is locked.
+    static LOCKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a hook while the line is locked.
+pub(super) fn locked<R>(hook: impl FnOnce() -> R) -> R {
+    /// Also when the hook panics.
+    struct Unlock;
+    impl Drop for Unlock {
+        fn drop(&mut self) {
+            LOCKED.set(false);
+        }
+    }
+    LOCKED.set(true);
+    let _unlock = Unlock;
+    hook()
+}
+
+/// Comes before the line is locked: whoever has it locked is not to wait for it.
+///
+/// # Panics
+/// In a hook that has it locked.
+pub(super) fn not_locked() {
+    assert!(!LOCKED.get(), "a hook of the collectives calls the unit that waits for it");
 }
 
 /// The context of a loaded model, freed with it.

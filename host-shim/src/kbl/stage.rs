@@ -12,7 +12,7 @@ use sluice_core::mmio::{Half, TpbId};
 
 use super::batch::{self, PROLOGUE_PAIRS, Prologue};
 use super::build::Built;
-use super::collective::CollectiveError;
+use super::collective::{self, CollectiveError};
 use super::line::{Batch, Entry, Job, Line, OutcomeCell, Part, State};
 use super::model::Model;
 use super::registry::{Held, RegistryError};
@@ -104,14 +104,15 @@ impl DeviceError {
 
 /// Queues the proxy tasks of an execution, if its model has any, and returns what its increment word is to hold.
 fn enqueue_proxy(model: &Model, ticket: Ticket) -> Result<u32, StageError> {
-    let increment = model.collective.as_ref().map(|collective| collective.context.enqueue_proxy(ticket));
+    let enqueue = |held: &collective::Held| collective::locked(|| held.context.enqueue_proxy(ticket));
+    let increment = model.collective.as_ref().map(enqueue);
     Ok(increment.transpose()?.unwrap_or(0))
 }
 
 /// Takes back the proxy tasks of an execution that will not run.
 pub(super) fn withdraw_proxy(model: &Model, ticket: Ticket) {
     if let Some(collective) = &model.collective {
-        collective.context.withdraw_proxy(ticket);
+        collective::locked(|| collective.context.withdraw_proxy(ticket));
     }
 }
 

@@ -19,7 +19,7 @@ use sluice_core::mmio::{OutsideWindow, TpbId, TpbRegisters};
 
 use super::batch::MAX_BATCH_PAIRS;
 use super::build::{self, Bound, BuildError, Built, PatchedSlot};
-use super::collective::{CollectiveError, Collectives, LoopBack};
+use super::collective::{self, CollectiveError, Collectives, LoopBack};
 use super::error::LoadError;
 use super::execution::Staged;
 use super::line::{Line, MAX_DEPTH};
@@ -176,6 +176,7 @@ impl<D: Device> Shared<D> {
     }
 
     pub(super) fn line(&self) -> MutexGuard<'_, Line<D>> {
+        collective::not_locked();
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

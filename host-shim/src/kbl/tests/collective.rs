@@ -276,3 +276,61 @@ fn a_hook_that_panics_leaves_tickets_and_executions_in_step() {
     run_both(&device, 2);
     assert_eq!(running.wait().unwrap().ticket, Ticket(3));
 }
+
+/// Collectives whose hooks ask the unit something, once they have one.
+#[derive(Clone, Debug, Default)]
+struct Asking(Arc<Mutex<Option<Unit<MockDevice>>>>);
+
+impl Asking {
+    fn ask(&self) {
+        let unit = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        unit.as_ref().map(Unit::in_flight);
+    }
+}
+
+impl Collectives for Asking {
+    fn load(&self, _: &CollectiveModel) -> Result<Box<dyn Context>, CollectiveError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Context for Asking {
+    fn first_exec(&self) -> Result<(), CollectiveError> {
+        self.ask();
+        Ok(())
+    }
+
+    fn enqueue_proxy(&self, _: Ticket) -> Result<u32, CollectiveError> {
+        self.ask();
+        Ok(0)
+    }
+
+    fn withdraw_proxy(&self, _: Ticket) {}
+
+    fn semaphore_check(&self) -> Result<(), CollectiveError> {
+        self.ask();
+        Ok(())
+    }
+
+    fn free(&self) {}
+}
+
+#[test]
+fn a_hook_that_would_wait_for_itself_panics_instead() {
+    let asking = Asking::default();
+    let (_device, unit) = open(asking.clone());
+    let handle = unit.load(&communicating(), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&unit, handle);
+    let built = unit.build(handle, &inputs, &outputs).unwrap();
+    let set = |unit| *asking.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = unit;
+    set(Some(unit.clone()));
+    let staged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| unit.stage(&built)));
+    let message = *staged.unwrap_err().downcast::<&str>().unwrap();
+    assert_eq!(message, "a hook of the collectives calls the unit that waits for it");
+    set(None);
+    drop(unit.stage(&built).unwrap());
+    // This one is called while nothing is locked.
+    set(Some(unit.clone()));
+    unit.unload(handle, AT_ONCE).unwrap();
+    set(None);
+}
