@@ -227,11 +227,12 @@ impl<D: Device> Running<D> {
             seen = device.progress();
             let pending = {
                 let mut line = self.unit.line();
-                line.harvest(device)?;
+                let harvested = line.harvest(device);
                 if let Some(outcome) = self.outcome.get() {
                     self.unit.patience.learn(looks);
                     return Ok(outcome.clone());
                 }
+                harvested?;
                 if !looks.are_over() {
                     continue;
                 }

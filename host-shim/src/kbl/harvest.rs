@@ -19,7 +19,7 @@ use zerocopy::FromZeros;
 use super::line::{Batch, Entry, Line, Part, State};
 use super::outcome::{ExecFault, Outcome, TpbOutcome};
 use super::stage::DeviceError;
-use super::stream::{EngineState, Event, Received};
+use super::stream::{EngineState, Event, Received, Stream};
 use super::tpb::{Halt, Tpb};
 use crate::device::Device;
 
@@ -41,22 +41,17 @@ pub(super) struct Pending {
 impl<D: Device> Line<D> {
     /// Reads every notification that is there and ends the executions that the device has finished.
     pub(super) fn harvest(&mut self, device: &D) -> Result<(), DeviceError> {
+        let mut reached = Ok(());
         for (place, tpb) in self.tpbs.iter_mut().enumerate() {
-            let entries = &mut self.entries;
-            if tpb.is_in_doubt() {
-                resolve(tpb, device, place, entries)?;
-            }
-            // Before the records: those of all executions counted here have been published.
-            let done = tpb.observe_done()??;
-            drain_status(tpb, place, entries)?;
-            drain_errors(tpb, place, entries)?;
-            end_finished(tpb, done, place, entries)?;
+            // One that can't be reached keeps nobody from hearing of the others.
+            reached = reached.and(harvest_tpb(tpb, device, place, &mut self.entries));
         }
         self.rearm_halted();
         for index in 0..self.entries.len() {
             self.settle(index);
         }
         self.pop_ended();
+        reached?;
         self.give_up_overdue(device)
     }
 
@@ -104,10 +99,10 @@ impl<D: Device> Line<D> {
         }
     }
 
-    /// Gives an execution that has ended on all its TPBs its outcome.
+    /// Gives an execution that has ended on all its TPBs, or is lost there, its outcome.
     pub(super) fn settle(&mut self, index: usize) {
         let entry = &mut self.entries[index];
-        let ended = entry.state == State::Started && entry.parts.iter().all(|part| part.ended);
+        let ended = entry.state == State::Started && entry.parts.iter().all(Part::is_over);
         if !ended || entry.outcome.get().is_some() {
             return;
         }
@@ -122,13 +117,13 @@ impl<D: Device> Line<D> {
         let _ = entry.outcome.set(Outcome { ticket, tpbs: tpbs.collect() });
     }
 
-    /// Lets go of the oldest executions, as far as they have ended or were retired. The pairs of a retired one are consumed
+    /// Lets go of the oldest executions, as far as they were retired, or have ended and the device is through with them. The pairs of a retired one are consumed
     /// together with those of the next that starts; until then they may still be taken back.
     pub(super) fn pop_ended(&mut self) {
         while let Some(entry) = self.entries.front() {
             let over = match entry.state {
                 State::Retired => self.entries.iter().any(|later| later.state == State::Started),
-                _ => entry.outcome.get().is_some(),
+                _ => entry.outcome.get().is_some() && entry.parts.iter().all(|part| part.ended),
             };
             if !over || self.tickets.retire(self.tickets.head()).is_err() {
                 return;
@@ -159,6 +154,36 @@ impl<D: Device> Line<D> {
             }
         }
         Ok(pending)
+    }
+}
+
+/// Reads what the TPB at `place` says.
+fn harvest_tpb<D: Device>(
+    tpb: &mut Tpb<D::Mem>,
+    device: &D,
+    place: usize,
+    entries: &mut VecDeque<Entry>,
+) -> Result<(), Fault> {
+    if tpb.is_in_doubt() {
+        resolve(tpb, device, place, entries)?;
+    }
+    // Before the records: those of all executions counted here have been published.
+    let done = tpb.observe_done()?;
+    drain_status(tpb, place, entries)?;
+    drain_errors(tpb, place, entries)?;
+    end_finished(tpb, done, place, entries)?;
+    if let Some(halt) = tpb.halted.filter(|_| tpb.has_lost_count()) {
+        lose(halt, place, entries);
+    }
+    Ok(())
+}
+
+/// Tells the executions that run on the TPB at `place` that they are lost. The device may still be at work on them.
+fn lose(halt: Halt, place: usize, entries: &mut VecDeque<Entry>) {
+    let parts = entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place));
+    for part in parts.filter(|part| part.is_running() && part.lost.is_none()) {
+        part.lost = Some(halt);
+        part.faults.push(ExecFault::Halted(halt));
     }
 }
 
@@ -303,7 +328,9 @@ fn end_finished<M: CopyMemory>(
     for part in entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
         let Some(ordinal) = part.ordinal.filter(|_| !part.ended) else { continue };
         // Executions in flight are few, so half the range tells before from after.
-        if done.wrapping_sub(ordinal) as i32 <= 0 {
+        let is_counted = done.wrapping_sub(ordinal) as i32 > 0;
+        let has_ended = |stream: &Stream| stream.state_of(ordinal) == EngineState::Complete;
+        if !is_counted && !(tpb.has_lost_count() && tpb.streams.iter().all(has_ended)) {
             continue;
         }
         part.ended = true;

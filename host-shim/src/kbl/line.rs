@@ -65,7 +65,7 @@ pub(super) struct Part {
     pub(super) faults: Vec<ExecFault>,
     /// The device is not, or will not be, at work on it any more.
     pub(super) ended: bool,
-    /// Its pairs are not in the exec ring any more: the TPB was set up anew.
+    /// It went with its TPB, which was set up anew, or is to be.
     pub(super) lost: Option<Halt>,
 }
 
@@ -88,9 +88,14 @@ impl Part {
         self.ordinal.is_some() && !self.ended
     }
 
+    /// Whether nothing more is to be heard of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended || self.lost.is_some()
+    }
+
     /// Whether it is in the exec ring, to be started.
     fn is_queued(&self) -> bool {
-        self.ordinal.is_none() && !self.ended && self.lost.is_none()
+        self.ordinal.is_none() && !self.is_over()
     }
 }
 

@@ -70,7 +70,7 @@ impl ExecFault {
             }
             Self::Disorder { .. } | Self::Missing { .. } => NrtStatus::EXEC_COMPLETED_WITH_ERR,
             Self::NoRequest { .. } | Self::NotStarted { .. } | Self::Forked(_) => NrtStatus::FAILURE,
-            Self::Halted(_) => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
+            Self::Halted(halt) => halt.status(),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::collective::{self, CollectiveError};
 use super::line::{Batch, Entry, Job, Line, OutcomeCell, Part, State};
 use super::model::Model;
 use super::registry::{Held, RegistryError};
-use super::tpb::{Blocked, Halt, ImpossibleCount};
+use super::tpb::{Blocked, Halt};
 use crate::device::Device;
 use crate::device::process::Forked;
 
@@ -72,21 +72,18 @@ impl StageError {
             Self::Ring { .. } => NrtStatus::FAILURE,
             Self::Collective(error) => error.status,
             Self::Closed => NrtStatus::CLOSED,
-            Self::Halted { .. } => NrtStatus::EXEC_UNIT_UNRECOVERABLE,
+            Self::Halted { halt, .. } => halt.status(),
             Self::Device(error) => error.status(),
         }
     }
 }
 
-/// A device that can't be reached, or whose counters can't be.
+/// A device that can't be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
     /// Its memory can't be reached.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// A counter says what can't be.
-    #[error(transparent)]
-    Count(#[from] ImpossibleCount),
     /// It belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
@@ -97,7 +94,6 @@ impl DeviceError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Fault(_) | Self::Forked(_) => NrtStatus::FAILURE,
-            Self::Count(_) => NrtStatus::HW_ERROR,
         }
     }
 }
@@ -127,7 +123,7 @@ impl<D: Device> Line<D> {
         if self.closed {
             return Err(StageError::Closed);
         }
-        if self.entries.len() >= self.depth || self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
+        if self.entries.len() >= self.depth {
             self.harvest(device)?;
         }
         let depth = self.depth;
@@ -136,8 +132,10 @@ impl<D: Device> Line<D> {
             return Err(full(self.entries.len()));
         }
         let mut reserved = self.reserve(built);
-        if let Err(StageError::Ring { error: RingError::Full { .. }, .. }) = reserved {
-            // Nobody else may be left to see to it that what is in the way ends.
+        if let Err(StageError::Ring { error: RingError::Full { .. }, .. } | StageError::Halted { .. }) =
+            reserved
+        {
+            // Nobody else may be left to see to it that what is in the way ends, or that a TPB is set up anew.
             self.harvest(device)?;
             reserved = self.reserve(built);
         }
@@ -174,11 +172,13 @@ impl<D: Device> Line<D> {
     fn reserve(&mut self, built: &Built) -> Result<Vec<Part>, StageError> {
         let mut reserved = Vec::with_capacity(built.data.tpbs.len());
         for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
+            if tpb.halted.is_none() {
+                tpb.refresh().map_err(DeviceError::from)?;
+            }
             if let Some(halt) = tpb.halted {
                 let blocked = tpb.unreachable.map_or(Blocked::Running, Blocked::Fault);
                 return Err(StageError::Halted { tpb: tpb.id(), halt, blocked });
             }
-            tpb.refresh().map_err(DeviceError::from)?.map_err(DeviceError::from)?;
             let reservation = tpb.reserve((build.swaps().len() + PROLOGUE_PAIRS) as u32);
             let (after, slots) = reservation.map_err(|error| StageError::Ring { tpb: tpb.id(), error })?;
             reserved.push(Part::new(Batch::Execution, slots, after));
@@ -228,7 +228,10 @@ impl<D: Device> Line<D> {
         }
         let mut reserved = Vec::with_capacity(self.tpbs.len());
         for tpb in &mut self.tpbs {
-            tpb.refresh()??;
+            tpb.refresh()?;
+            if tpb.halted.is_some() {
+                return Ok(());
+            }
             let Ok((after, slots)) = tpb.reserve(1) else { return Ok(()) };
             reserved.push(Part::new(Batch::Stop, slots, after));
         }

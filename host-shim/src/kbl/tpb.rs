@@ -12,7 +12,7 @@
 
 use sluice_core::dma::{PairCursor, PairSlots, QueueRegisters, RING_ALIGN_BYTES, Ring, RingError, RingSize};
 use sluice_core::exec::{
-    Channel, ErrorClass, NOTIFICATION_BYTES, NotificationReceiver, ReceiveError, Ticket,
+    Channel, ErrorClass, NOTIFICATION_BYTES, NotificationReceiver, NrtStatus, ReceiveError, Ticket,
 };
 use sluice_core::mem::{CopyMemory, DevAddr, Fault};
 use sluice_core::mmio::{Engine, Half, HostControl, NQ_OVERFLOW, QueueId, TakenOver, TpbId, TpbRegisters};
@@ -35,10 +35,8 @@ pub(super) struct TpbSizes {
 
 /// A counter of the device that says what can't be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("TPB {tpb} reports {what} {value}, between {at_least} and {at_most} are possible")]
+#[error("it reports {what} {value}, between {at_least} and {at_most} are possible")]
 pub struct ImpossibleCount {
-    /// Which TPB.
-    pub tpb: TpbId,
     /// Which counter.
     pub what: &'static str,
     /// What it says.
@@ -75,6 +73,11 @@ pub enum Halt {
         /// What it found.
         class: ErrorClass,
     },
+    /// Its counters can't be followed.
+    #[error(
+        "{0}; what is in flight there is lost, and if this goes on, reset the device and open the unit again"
+    )]
+    Count(ImpossibleCount),
     /// The device may run an execution of which the host said that it was not started.
     #[error("whether its last doorbell was rung is not known ({fault}); what was queued there is lost")]
     Doorbell {
@@ -89,6 +92,18 @@ pub enum Halt {
         /// Why it can't be overwritten.
         fault: Fault,
     },
+}
+
+impl Halt {
+    /// The status that it gives executions.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Count(_) => NrtStatus::HW_ERROR,
+            Self::Sequencer { .. } | Self::Doorbell { .. } | Self::StaleBatch { .. } => {
+                NrtStatus::EXEC_UNIT_UNRECOVERABLE
+            }
+        }
+    }
 }
 
 /// What keeps a TPB on which something went wrong from being set up anew.
@@ -257,21 +272,16 @@ impl<M: CopyMemory> Tpb<M> {
         self.slots.at().offset(SLOT_BYTES * (1 + ticket.0 % u64::from(self.depth)))
     }
 
-    /// Takes note of the pairs that the sequencer has consumed.
-    pub(super) fn refresh(&mut self) -> Result<Result<(), ImpossibleCount>, Fault> {
+    /// Takes note of the pairs that the sequencer has consumed. A count that can't be halts the TPB.
+    pub(super) fn refresh(&mut self) -> Result<(), Fault> {
         let head = self.control.exec_head_pairs.try_observe()?;
         let count = head.wrapping_sub(self.consumed);
         if count > self.end.posted.wrapping_sub(self.consumed) || self.cursor.complete(count).is_err() {
-            return Ok(Err(ImpossibleCount {
-                tpb: self.id,
-                what: "exec_head_pairs",
-                value: head,
-                at_least: self.consumed,
-                at_most: self.end.posted,
-            }));
+            self.lose_count("exec_head_pairs", head, self.consumed, self.end.posted);
+        } else {
+            self.consumed = head;
         }
-        self.consumed = head;
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Slots for `pairs` pairs, and the place behind them. Nothing changes until that is committed.
@@ -367,20 +377,28 @@ impl<M: CopyMemory> Tpb<M> {
         self.kicked
     }
 
-    /// Executions that the device has finished.
-    pub(super) fn observe_done(&mut self) -> Result<Result<u32, ImpossibleCount>, Fault> {
+    /// Executions that the device has finished. A count that can't be halts the TPB, and the last good one stands.
+    pub(super) fn observe_done(&mut self) -> Result<u32, Fault> {
         let done = self.control.executions_done.try_observe()?;
         if done.wrapping_sub(self.done) > self.kicked.wrapping_sub(self.done) {
-            return Ok(Err(ImpossibleCount {
-                tpb: self.id,
-                what: "executions_done",
-                value: done,
-                at_least: self.done,
-                at_most: self.kicked,
-            }));
+            self.lose_count("executions_done", done, self.done, self.kicked);
+        } else {
+            self.done = done;
         }
-        self.done = done;
-        Ok(Ok(done))
+        Ok(self.done)
+    }
+
+    fn lose_count(&mut self, what: &'static str, value: u32, at_least: u32, at_most: u32) {
+        // A sequencer that has stopped runs nothing that would have to be followed.
+        if !matches!(self.halted, Some(Halt::Sequencer { .. })) {
+            let count = ImpossibleCount { what, value, at_least, at_most };
+            self.halted = Some(Halt::Count(count));
+        }
+    }
+
+    /// Whether the count of executions says nothing any more.
+    pub(super) fn has_lost_count(&self) -> bool {
+        matches!(self.halted, Some(Halt::Count(_)))
     }
 
     /// Whether a notification was lost because its queue was full, at any time since the device started.

@@ -1,6 +1,7 @@
 //! A device that misbehaves.
 
 use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, SubType, Ticket};
+use sluice_core::mem::testing::Mishap;
 use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
 use zerocopy::FromBytes;
 
@@ -82,23 +83,104 @@ fn records_out_of_order_spoil_their_execution_only() {
     running.wait().unwrap();
 }
 
+/// An execution that runs when its TPB reports two done, of one.
+fn miscounted() -> (Bench, MockTpb) {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [running, queued] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+    let running = running.kickoff().unwrap();
+    tpb.notify_all(0, SubType::START);
+    tpb.set(ControlWord::ExecutionsDone, 2);
+    let error = running.wait().unwrap_err();
+    let text = "execution 0 ended with status 6; TPB 0: it reports executions_done 2, between 0 and 1 are possible; \
+                what is in flight there is lost, and if this goes on, reset the device and open the unit again";
+    assert_eq!((error.status(), error.to_string()), (NrtStatus::HW_ERROR, text.into()));
+    assert_eq!(queued.kickoff().unwrap_err().status(), NrtStatus::HW_ERROR);
+    // The device may still write what it was given.
+    assert_eq!((bench.unit.in_flight(), bench.unit.rearms()), (2, 0));
+    let error = bench.unit.stage(&built).unwrap_err();
+    assert_eq!(error.status(), NrtStatus::HW_ERROR);
+    assert!(error.to_string().ends_with("once the execution that runs there has ended"), "{error}");
+    (bench, tpb)
+}
+
 #[test]
-fn counters_that_can_not_be_are_refused() {
+fn a_count_that_can_not_be_ends_what_is_in_flight_and_its_tpb_goes_on_where_that_stands() {
+    let (bench, tpb) = miscounted();
+    tpb.notify_all(0, SubType::END);
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 1));
+    tpb.run(2);
+    assert_eq!(running.wait().unwrap().tpbs[0].ordinal, Some(2));
+}
+
+#[test]
+fn a_count_that_comes_right_again_is_believed() {
+    let (bench, tpb) = miscounted();
+    tpb.finish(0);
+    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 1));
+    tpb.run(1);
+    assert_eq!(running.wait().unwrap().tpbs[0].ordinal, Some(1));
+}
+
+#[test]
+fn a_tpb_that_can_not_be_followed_leaves_the_others_alone() {
+    let bench = Bench::new(&model("gather"));
+    let (first, second) = (bench.device.tpb(0), bench.device.tpb(1));
+    let both = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
+    let small = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&bench.unit, small);
+    let built = bench.unit.build(small, &inputs, &outputs).unwrap();
+    let one = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    second.set(ControlWord::ExecutionsDone, 9);
+    (0..2).for_each(|ordinal| first.run(ordinal));
+    one.wait().unwrap();
+    assert_eq!(both.wait().unwrap_err().status(), NrtStatus::HW_ERROR);
+    let next = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    first.run(2);
+    next.wait().unwrap();
+}
+
+#[test]
+fn a_tpb_that_can_not_be_reached_leaves_the_others_alone() {
+    let bench = Bench::new(&model("gather"));
+    let (first, second) = (bench.device.tpb(0), bench.device.tpb(1));
+    let small = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&bench.unit, small);
+    let built = bench.unit.build(small, &inputs, &outputs).unwrap();
+    let [early, late] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
+    (0..2).for_each(|ordinal| first.run(ordinal));
+    // Whichever is looked at first.
+    second.fail(ControlWord::ExecutionsDone, Mishap::Refused);
+    early.wait().unwrap();
+    late.wait().unwrap();
+}
+
+#[test]
+fn a_count_of_pairs_that_can_not_be_is_no_end_either() {
     let bench = Bench::new(&model("pointers"));
     let (built, tpb) = (bench.built(), bench.device.tpb(0));
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    tpb.set(ControlWord::ExecutionsDone, 2);
-    let error = running.wait().unwrap_err();
-    assert_eq!(error.status(), NrtStatus::HW_ERROR);
-    assert_eq!(error.to_string(), "TPB 0 reports executions_done 2, between 0 and 1 are possible");
-    tpb.set(ControlWord::ExecutionsDone, 0);
-
-    tpb.set(ControlWord::ExecHeadPairs, tpb.posted() + 1);
+    let posted = tpb.posted();
+    tpb.set(ControlWord::ExecHeadPairs, posted + 1);
+    let text = format!("it reports exec_head_pairs {}, between 0 and {posted} are possible", posted + 1);
     let error = bench.unit.stage(&built).unwrap_err();
     assert_eq!(error.status(), NrtStatus::HW_ERROR);
+    assert!(error.to_string().contains(&text), "{error}");
     tpb.set(ControlWord::ExecHeadPairs, 0);
+    tpb.run(0);
+    assert_eq!(running.wait().unwrap_err().status(), NrtStatus::HW_ERROR);
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    tpb.run(1);
+    running.wait().unwrap();
+}
 
-    // A tail beyond the queue: not read, and missed at the end.
+#[test]
+fn a_queue_that_can_not_be_read_is_missed_at_the_end() {
+    let bench = Bench::new(&model("pointers"));
+    let tpb = bench.device.tpb(0);
+    drop(bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap());
     tpb.set(ControlWord::NqTail(Engine::Pe), 1_000_000);
     for engine in &Engine::ALL[1..] {
         tpb.notify(*engine, 0, SubType::START);
@@ -264,13 +346,18 @@ fn pairs_that_were_not_kicked_off_can_not_have_been_consumed() {
     let bench = Bench::new(&model("pointers"));
     let (built, tpb) = (bench.built(), bench.device.tpb(0));
     let staged = bench.unit.stage(&built).unwrap();
-    tpb.set(ControlWord::ExecHeadPairs, tpb.posted());
-    let error = bench.unit.stage(&built).unwrap_err();
-    let text = format!("TPB 0 reports exec_head_pairs {}, between 0 and 0 are possible", tpb.posted());
-    assert_eq!((error.status(), error.to_string()), (NrtStatus::HW_ERROR, text));
-    tpb.set(ControlWord::ExecHeadPairs, 0);
-    drop(staged);
-    assert_eq!(tpb.posted(), 0);
+    let posted = tpb.posted();
+    tpb.set(ControlWord::ExecHeadPairs, posted);
+    // Nothing runs there, so the TPB is set up anew at once.
+    let next = bench.unit.stage(&built).unwrap();
+    assert_eq!((bench.unit.rearms(), tpb.posted()), (1, 2 * posted));
+    let error = staged.kickoff().unwrap_err();
+    let text = format!("it reports exec_head_pairs {posted}, between 0 and 0 are possible");
+    assert_eq!(error.status(), NrtStatus::HW_ERROR);
+    assert!(error.to_string().contains(&text), "{error}");
+    let running = next.kickoff().unwrap();
+    tpb.run(0);
+    running.wait().unwrap();
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use sluice_core::exec::{NrtStatus, Ticket};
-use sluice_core::mmio::ControlWord;
 
 use super::super::mock::{Bench, MockDevice, model, read, tensors};
 use super::flow::bare;
@@ -145,9 +144,10 @@ fn a_device_has_one_unit_at_a_time() {
 fn a_unit_that_loses_its_device_with_nothing_running_can_be_opened_again() {
     let Bench { device, heap, unit, model, inputs, outputs } = Bench::new(&model("pointers"));
     let staged = unit.stage(&unit.build(model, &inputs, &outputs).unwrap()).unwrap();
-    device.tpb(0).set(ControlWord::ExecutionsDone, 7);
-    assert_eq!(unit.close(AT_ONCE).unwrap_err().status(), NrtStatus::HW_ERROR);
+    device.cut(true);
+    assert!(matches!(unit.close(AT_ONCE), Err(UnloadError::Device(_))));
     drop((unit, staged));
+    device.cut(false);
     Unit::open(device, heap, small()).unwrap();
 }
 
