@@ -5,10 +5,10 @@
 //!   record → slot tail mod slots
 //!   tail + 1 (release)            ─────────► sees tail, reads the slot
 //!   room again                    ◄───────── head + 1 (release)
-//!   full: nothing written, NQ_OVERFLOW raised
+//!   full: nothing written, lost + 1 (release)
 //! ```
 //!
-//! Base and size stand in the queue's register block, which the host writes at bring-up; head and tail are free-running
+//! Base and size stand in the queue's register block, which the host writes at bring-up; head, tail and lost are free-running
 //! words of the control page. A record is never overwritten before it was harvested.
 
 use core::fmt;
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use super::{NOTIFICATION_BYTES, Notification};
 use crate::mem::{CopyMemory, DevAddr, Fault, Own, Peer, Word};
-use crate::mmio::{ControlWord, Engine, NQ_OVERFLOW, NotificationQueue, TpbRegisters};
+use crate::mmio::{ControlWord, Engine, NotificationQueue, TpbRegisters};
 
 const BASE_LOW: u64 = 0;
 const BASE_HIGH: u64 = 4;
@@ -48,6 +48,13 @@ impl Channel {
         }
     }
 
+    const fn lost(self) -> ControlWord {
+        match self {
+            Self::Status(engine) => ControlWord::NqLost(engine),
+            Self::Errors => ControlWord::ErrNqLost,
+        }
+    }
+
     const fn head(self) -> ControlWord {
         match self {
             Self::Status(engine) => ControlWord::NqHead(engine),
@@ -71,8 +78,8 @@ fn slot_address(base: DevAddr, slots: u32, counter: u32) -> DevAddr {
 pub enum Sent {
     /// It is in the queue.
     Written,
-    /// The queue was full; the overflow bit is raised.
-    Overflow,
+    /// The queue was full; one more is counted as lost.
+    Lost,
     /// The host has set up no such queue, or not in its own memory.
     NoQueue,
 }
@@ -85,7 +92,7 @@ pub struct NotificationSender<M: CopyMemory> {
     size_bytes: Peer<M::Word>,
     tail: Own<M::Word>,
     head: Peer<M::Word>,
-    interrupt_status: Own<M::Word>,
+    lost: Own<M::Word>,
 }
 
 impl<M: CopyMemory> NotificationSender<M> {
@@ -102,7 +109,7 @@ impl<M: CopyMemory> NotificationSender<M> {
             size_bytes: peer(block.offset(SIZE_BYTES))?,
             tail: Own::new(memory.word(tpb.control_word(channel.tail()))?),
             head: peer(tpb.control_word(channel.head()))?,
-            interrupt_status: Own::new(memory.word(tpb.control_word(ControlWord::InterruptStatus))?),
+            lost: Own::new(memory.word(tpb.control_word(channel.lost()))?),
         })
     }
 
@@ -113,8 +120,8 @@ impl<M: CopyMemory> NotificationSender<M> {
         let tail = self.tail.get();
         // Partner of the host's release store: what it harvested may be written over.
         if tail.wrapping_sub(self.head.observe()) >= slots {
-            self.interrupt_status.publish(NQ_OVERFLOW);
-            return Sent::Overflow;
+            self.lost.publish(self.lost.get().wrapping_add(1));
+            return Sent::Lost;
         }
         if self.memory.write_bytes(slot_address(base, slots, tail), record.as_bytes()).is_err() {
             return Sent::NoQueue;
@@ -177,6 +184,7 @@ pub struct NotificationReceiver<M: CopyMemory> {
     base: DevAddr,
     slots: u32,
     tail: Peer<M::Word>,
+    lost: Peer<M::Word>,
     head: Own<M::Word>,
 }
 
@@ -200,6 +208,7 @@ impl<M: CopyMemory> NotificationReceiver<M> {
             base,
             slots,
             tail: Peer::new(memory.word(tpb.control_word(channel.tail()))?),
+            lost: Peer::new(memory.word(tpb.control_word(channel.lost()))?),
             head: Own::new(memory.word(tpb.control_word(channel.head()))?),
         };
         memory.word(block.offset(BASE_LOW))?.try_store(low)?;
@@ -234,6 +243,14 @@ impl<M: CopyMemory> NotificationReceiver<M> {
         }
         self.head.try_publish(head.wrapping_add(count as u32))?;
         Ok(count)
+    }
+
+    /// Records that found the queue full, as the device claims: a free-running count.
+    ///
+    /// # Errors
+    /// Memory that cannot be reached.
+    pub fn lost(&self) -> Result<u32, Fault> {
+        self.lost.try_observe()
     }
 }
 
@@ -276,7 +293,7 @@ mod tests {
             for n in 0..4 {
                 assert_eq!(sender.send(&record(round * 4 + n)), Sent::Written);
             }
-            assert_eq!(sender.send(&record(1000)), Sent::Overflow);
+            assert_eq!((receiver.lost(), sender.send(&record(1000))), (Ok(round), Sent::Lost));
             // Pieces of every size, so that some lie on both sides of the ring's end.
             let first = round + 1;
             let numbers = |range: std::ops::Range<u32>| range.map(|n| record(round * 4 + n)).collect();
@@ -288,8 +305,7 @@ mod tests {
             assert_eq!(sender.send(&record(0)), Sent::Written);
             assert_eq!(receive(1), Ok(std::vec![record(0)]));
         }
-        let status = memory.word(tpb.control_word(ControlWord::InterruptStatus)).unwrap();
-        assert_eq!(status.load_acquire(), NQ_OVERFLOW);
+        assert_eq!(receiver.lost(), Ok(3));
 
         let claimed = head.load_relaxed().wrapping_add(5);
         tail.store_relaxed(claimed);

@@ -14,16 +14,14 @@
 //! | `exec_head_pairs` | sequencer → host | release → acquire | the pairs consumed, their slots are free |
 //! | `executions_done` | sequencer → host | release → acquire | outputs and notifications of the executions finished |
 //! | `err_nq_tail` | sequencer → host | release → acquire | error records |
+//! | `err_nq_lost` | sequencer → host | release → acquire | error records that found their queue full |
 //! | `nq_tail[engine]` | lane that owns the engine → host | release → acquire | status records |
-//! | `interrupt_status` | device, all of it the same bit → host | release → acquire | a record found its queue full |
+//! | `nq_lost[engine]` | lane that owns the engine → host | release → acquire | status records that found their queue full |
 //! | request | execution ring → sequencer | by the ring's order | what to run |
 
 use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Word};
 
 use super::map::{Engine, TpbRegisters};
-
-/// Bit of `interrupt_status`: a notification queue was full and a record was not written.
-pub const NQ_OVERFLOW: u32 = 1 << 29;
 
 /// A word of the control page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,8 +52,10 @@ pub enum ControlWord {
     ErrNqTail,
     /// Status records written to an engine's queue.
     NqTail(Engine),
-    /// Conditions that the host has to know of.
-    InterruptStatus,
+    /// Error records that found their queue full.
+    ErrNqLost,
+    /// Status records that found an engine's queue full.
+    NqLost(Engine),
 }
 
 impl ControlWord {
@@ -74,8 +74,9 @@ impl ControlWord {
             Self::ExecHeadPairs => 0x40,
             Self::ExecutionsDone => 0x44,
             Self::ErrNqTail => 0x48,
+            Self::ErrNqLost => 0x4C,
             Self::NqTail(engine) => 0x80 + 4 * engine as u64,
-            Self::InterruptStatus => 0x94,
+            Self::NqLost(engine) => 0x94 + 4 * engine as u64,
         }
     }
 }
@@ -119,8 +120,6 @@ pub struct HostControl<W> {
     pub exec_head_pairs: Peer<W>,
     /// Executions finished.
     pub executions_done: Peer<W>,
-    /// Conditions that the host has to know of: [`NQ_OVERFLOW`].
-    pub interrupt_status: Peer<W>,
     opaque_cycles: [Own<W>; 2],
 }
 
@@ -138,7 +137,6 @@ impl<W: Word> HostControl<W> {
             given_up: own(memory, tpb, ControlWord::GivenUp)?,
             exec_head_pairs: peer(memory, tpb, ControlWord::ExecHeadPairs)?,
             executions_done: peer(memory, tpb, ControlWord::ExecutionsDone)?,
-            interrupt_status: peer(memory, tpb, ControlWord::InterruptStatus)?,
             opaque_cycles: [
                 own(memory, tpb, ControlWord::OpaqueCyclesLow)?,
                 own(memory, tpb, ControlWord::OpaqueCyclesHigh)?,
@@ -262,9 +260,10 @@ mod tests {
             OpaqueCyclesHigh,
             ErrNqHead,
         ]);
-        let mut device = Vec::from([ExecHeadPairs, ExecutionsDone, ErrNqTail, InterruptStatus]);
+        let mut device = Vec::from([ExecHeadPairs, ExecutionsDone, ErrNqTail, ErrNqLost]);
         host.extend(Engine::ALL.map(NqHead));
         device.extend(Engine::ALL.map(NqTail));
+        device.extend(Engine::ALL.map(NqLost));
         let lines =
             |words: &[ControlWord]| words.iter().map(|w| w.offset_bytes() / 64).collect::<BTreeSet<_>>();
         assert!(lines(&host).is_disjoint(&lines(&device)));

@@ -12,7 +12,7 @@ mod line;
 mod mailbox;
 mod map;
 
-pub use control::{ControlWord, HostControl, NQ_OVERFLOW, OpaqueCycles, SequencerControl, TakenOver};
+pub use control::{ControlWord, HostControl, OpaqueCycles, SequencerControl, TakenOver};
 pub use line::{AttentionLine, DoorbellLine};
 pub use mailbox::{AgentMailbox, ItemReport, ItemStatus, LaneMailbox};
 pub use map::{

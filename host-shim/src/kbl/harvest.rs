@@ -133,7 +133,7 @@ impl<D: Device> Line<D> {
     }
 
     /// What an execution that has not ended waits for.
-    pub(super) fn pending(&self, ticket: Ticket) -> Result<Pending, DeviceError> {
+    pub(super) fn pending(&mut self, ticket: Ticket) -> Result<Pending, DeviceError> {
         let behind = match self.tickets.turn(ticket) {
             Ok(Turn::Behind(first) | Turn::Orphan(first)) => Some(first),
             Ok(Turn::Mine) | Err(_) => None,
@@ -142,8 +142,10 @@ impl<D: Device> Line<D> {
         let mut pending = Pending { behind, started: false, engine: None, overflow: false, stuck };
         let Some(entry) = self.index(ticket).map(|index| &self.entries[index]) else { return Ok(pending) };
         pending.started = entry.state == State::Started;
-        for (tpb, part) in self.tpbs.iter().zip(&entry.parts) {
-            pending.overflow |= tpb.overflowed()?;
+        for (tpb, part) in self.tpbs.iter_mut().zip(&entry.parts) {
+            if let Some(ordinal) = part.ordinal {
+                pending.overflow |= tpb.has_lost(ordinal)?;
+            }
             for engine in Engine::ALL {
                 let stream = &tpb.streams[engine.index()];
                 let state =
@@ -214,7 +216,7 @@ fn drain_status<M: CopyMemory>(
     entries: &mut VecDeque<Entry>,
 ) -> Result<(), Fault> {
     // A queue holds no more records of executions that are done, whatever the device adds meanwhile.
-    for _ in 0..tpb.nq_records() {
+    for _ in 0..tpb.sizes().status_records {
         // All queues are read before the first record is looked at, so that the waits for their memory overlap.
         let mut swept = [[Notification::new_zeroed(); SWEEP]; Engine::COUNT];
         let mut counts = [0; Engine::COUNT];
@@ -252,7 +254,7 @@ fn follow<M: CopyMemory>(
             engine,
             state: before.state_of(ordinal),
             got: Received::from(record),
-            overflow: tpb.overflowed()?,
+            overflow: tpb.has_lost(ordinal)?,
         });
     }
     if let Some((ordinal, event)) = accepted.event
@@ -273,7 +275,7 @@ fn drain_errors<M: CopyMemory>(
     place: usize,
     entries: &mut VecDeque<Entry>,
 ) -> Result<(), Fault> {
-    for _ in 0..tpb.nq_records() {
+    for _ in 0..tpb.sizes().error_records {
         let mut record = [Notification::new_zeroed()];
         if received(tpb.errors.receive(&mut record))? == 0 {
             break;
@@ -341,6 +343,10 @@ fn end_finished<M: CopyMemory>(
             continue;
         }
         let failed = part.faults.iter().any(|fault| matches!(fault, ExecFault::Device { .. }));
+        if failed {
+            // What was lost with it is not to be laid at a later one's door.
+            let _ = tpb.has_lost(ordinal)?;
+        }
         for engine in Engine::ALL {
             let stream = &mut tpb.streams[engine.index()];
             let state = stream.state_of(ordinal);
@@ -351,7 +357,7 @@ fn end_finished<M: CopyMemory>(
             stream.skip_past(ordinal);
             // An execution that failed is cut short; its engines owe no end.
             if !failed {
-                let overflow = tpb.overflowed()?;
+                let overflow = tpb.has_lost(ordinal)?;
                 part.faults.push(ExecFault::Missing { engine, state, overflow });
             }
         }

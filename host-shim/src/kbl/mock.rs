@@ -237,6 +237,11 @@ impl MockTpb {
         self.device.note_progress();
     }
 
+    /// Says so much about nothing that the last of it finds its queue full.
+    pub(super) fn chatter(&self, engine: Engine, records: u32) {
+        (0..records).for_each(|_| self.notify(engine, 0, SubType(6)));
+    }
+
     pub(super) fn notify_all(&self, ordinal: u32, sub_type: SubType) {
         for engine in Engine::ALL {
             self.notify(engine, ordinal, sub_type);

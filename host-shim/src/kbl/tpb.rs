@@ -15,7 +15,7 @@ use sluice_core::exec::{
     Channel, ErrorClass, NOTIFICATION_BYTES, NotificationReceiver, NrtStatus, ReceiveError, Ticket,
 };
 use sluice_core::mem::{CopyMemory, DevAddr, Fault};
-use sluice_core::mmio::{Engine, Half, HostControl, NQ_OVERFLOW, QueueId, TakenOver, TpbId, TpbRegisters};
+use sluice_core::mmio::{Engine, Half, HostControl, QueueId, TakenOver, TpbId, TpbRegisters};
 
 use super::batch::SLOT_BYTES;
 use super::stream::Stream;
@@ -29,8 +29,10 @@ pub(super) struct TpbSizes {
     pub(super) exec_rings: [RingSize; 2],
     /// Executions in flight.
     pub(super) depth: u32,
-    /// Records of each notification queue, a power of two.
-    pub(super) nq_records: u32,
+    /// Records of each status queue, a power of two.
+    pub(super) status_records: u32,
+    /// Records of the error queue, a power of two.
+    pub(super) error_records: u32,
 }
 
 /// A counter of the device that says what can't be.
@@ -122,15 +124,13 @@ pub(super) struct Tpb<M: CopyMemory> {
     id: TpbId,
     registers: TpbRegisters,
     control: HostControl<M::Word>,
-    exec_rings: [RingSize; 2],
+    sizes: TpbSizes,
     exec_banks: [QueueRegisters<M::Word>; 2],
     exec: [DeviceBlock; 2],
     /// The cursor of an empty exec ring.
     empty: PairCursor,
     slots: DeviceBlock,
     _queues: DeviceBlock,
-    nq_records: u32,
-    depth: u32,
     cursor: PairCursor,
     posted: u32,
     /// Behind the last execution that was kicked off: as far as the device may consume.
@@ -142,6 +142,10 @@ pub(super) struct Tpb<M: CopyMemory> {
     done: u32,
     /// What the device was told to give up: the count of an execution.
     given_up: u32,
+    /// Notifications that were lost, when that was last looked at.
+    lost: u32,
+    /// Executions before this one were kicked off when the last loss was seen.
+    lossy_until: Option<u32>,
     /// What went wrong, until the TPB is set up anew.
     pub(super) halted: Option<Halt>,
     /// Why it could not be set up anew, when that was tried last.
@@ -171,27 +175,27 @@ impl<M: CopyMemory> Tpb<M> {
         let slots = heap.alloc(slots_bytes, SLOT_BYTES, UsageTag::Generic)?;
         device.write(slots.at(), &1u32.to_le_bytes())?;
         let control = HostControl::attach(memory, registers)?;
-        let queue_bytes = sizes.nq_records.saturating_mul(NOTIFICATION_BYTES);
-        let channels = Engine::ALL.len() as u64 + 1;
-        let queues_bytes = u64::from(queue_bytes) * channels;
+        let status_bytes = sizes.status_records.saturating_mul(NOTIFICATION_BYTES);
+        let error_bytes = sizes.error_records.saturating_mul(NOTIFICATION_BYTES);
+        let errors_at = u64::from(status_bytes) * Engine::COUNT as u64;
+        let queues_bytes = errors_at + u64::from(error_bytes);
         let queues = heap.alloc(queues_bytes, Heap::GRANULE_BYTES, UsageTag::Notification)?;
-        let receiver = |place: usize, channel| {
-            let base = queues.at().offset(u64::from(queue_bytes) * place as u64);
-            NotificationReceiver::bring_up(memory, registers, channel, base, queue_bytes)
+        let receiver = |offset, channel, bytes| {
+            NotificationReceiver::bring_up(memory, registers, channel, queues.at().offset(offset), bytes)
         };
-        let [pe, act, pool, dve, sp] =
-            Engine::ALL.map(|engine| receiver(engine.index(), Channel::Status(engine)));
-        let errors = receiver(Engine::ALL.len(), Channel::Errors)?;
+        let [pe, act, pool, dve, sp] = Engine::ALL.map(|engine| {
+            let offset = u64::from(status_bytes) * engine.index() as u64;
+            receiver(offset, Channel::Status(engine), status_bytes)
+        });
+        let errors = receiver(errors_at, Channel::Errors, error_bytes)?;
         let empty = PairCursor::new(tx.descriptors(), rx.descriptors())?;
         let mut tpb = Self {
             id,
             registers,
             control,
-            exec_rings: sizes.exec_rings,
             exec_banks,
             exec,
             slots,
-            depth: sizes.depth,
             empty,
             cursor: empty,
             posted: 0,
@@ -206,7 +210,9 @@ impl<M: CopyMemory> Tpb<M> {
             status: [pe?, act?, pool?, dve?, sp?],
             errors,
             _queues: queues,
-            nq_records: sizes.nq_records,
+            sizes,
+            lost: 0,
+            lossy_until: None,
             streams: [Stream::starting_at(0); Engine::COUNT],
         };
         tpb.set_up()?;
@@ -224,7 +230,7 @@ impl<M: CopyMemory> Tpb<M> {
 
     /// Empties the exec ring and counts on from where the device stands.
     fn set_up(&mut self) -> Result<(), Fault> {
-        for ((bank, block), size) in self.exec_banks.iter().zip(&self.exec).zip(self.exec_rings) {
+        for ((bank, block), size) in self.exec_banks.iter().zip(&self.exec).zip(self.sizes.exec_rings) {
             bank.set_up(Ring { base: block.at(), size });
         }
         let TakenOver { consumed, done } = self.control.take_over()?;
@@ -232,6 +238,7 @@ impl<M: CopyMemory> Tpb<M> {
         (self.posted, self.consumed) = (consumed, consumed);
         self.end = Mark { cursor: self.empty, posted: consumed, consumed };
         (self.kicked, self.done, self.given_up) = (done, done, done);
+        (self.lost, self.lossy_until) = (self.observe_lost()?, None);
         self.streams = [Stream::starting_at(done); Engine::COUNT];
         Ok(())
     }
@@ -249,9 +256,9 @@ impl<M: CopyMemory> Tpb<M> {
         &self.control
     }
 
-    /// Most records that a notification queue holds.
-    pub(super) fn nq_records(&self) -> u32 {
-        self.nq_records
+    /// How large its parts are.
+    pub(super) fn sizes(&self) -> TpbSizes {
+        self.sizes
     }
 
     /// Where one half of the exec ring lies.
@@ -269,7 +276,7 @@ impl<M: CopyMemory> Tpb<M> {
 
     /// The request slot of the execution with this ticket.
     pub(super) fn slot(&self, ticket: Ticket) -> DevAddr {
-        self.slots.at().offset(SLOT_BYTES * (1 + ticket.0 % u64::from(self.depth)))
+        self.slots.at().offset(SLOT_BYTES * (1 + ticket.0 % u64::from(self.sizes.depth)))
     }
 
     /// Takes note of the pairs that the sequencer has consumed. A count that can't be halts the TPB.
@@ -401,9 +408,21 @@ impl<M: CopyMemory> Tpb<M> {
         matches!(self.halted, Some(Halt::Count(_)))
     }
 
-    /// Whether a notification was lost because its queue was full, at any time since the device started.
-    pub(super) fn overflowed(&self) -> Result<bool, Fault> {
-        Ok(self.control.interrupt_status.try_observe()? & NQ_OVERFLOW != 0)
+    /// Whether notifications were lost, because their queues were full, while execution `ordinal` was in flight, which has
+    /// not ended. Asked for every execution with which something is wrong: a loss that nothing misses is laid to the next.
+    pub(super) fn has_lost(&mut self, ordinal: u32) -> Result<bool, Fault> {
+        let lost = self.observe_lost()?;
+        if lost != self.lost {
+            (self.lost, self.lossy_until) = (lost, Some(self.kicked));
+        }
+        let was_kicked = |until: u32| (1..=self.sizes.depth + 1).contains(&until.wrapping_sub(ordinal));
+        Ok(self.lossy_until.is_some_and(was_kicked))
+    }
+
+    /// Notifications lost so far.
+    fn observe_lost(&self) -> Result<u32, Fault> {
+        let queues = self.status.iter().chain([&self.errors]);
+        queues.map(NotificationReceiver::lost).try_fold(0, |sum: u32, lost| Ok(sum.wrapping_add(lost?)))
     }
 }
 

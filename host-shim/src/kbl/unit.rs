@@ -306,9 +306,11 @@ impl<D: Device> Unit<D> {
         if depth == 0 || depth > MAX_DEPTH {
             return Err(OpenError::Depth { depth: options.depth });
         }
-        // Two records per engine and execution; room for as many again that a device may add.
-        let nq_records = (4 * options.depth).next_power_of_two();
-        let sizes = TpbSizes { exec_rings, depth: options.depth, nq_records };
+        // Two records per engine and execution; room for as many again that a device may add. Errors are one per engine, that
+        // it was given up, and that the sequencer has stopped.
+        let [status_records, error_records] =
+            [4, 8].map(|records: u32| (records * options.depth).next_power_of_two());
+        let sizes = TpbSizes { exec_rings, depth: options.depth, status_records, error_records };
         let claim = Claim::of(&device)?;
         let registers = device.map().registers;
         let (mut at, mut tpbs) = (Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ use sluice_core::dma::{AddrWord, Barrier, MAX_VRING_DESCRIPTORS};
 use sluice_core::exec::{ErrorClass, NrtStatus, SubType};
 use sluice_core::fmap::{Direction, Miss, Name, VarId};
 use sluice_core::mem::testing::Mishap;
-use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
+use sluice_core::mmio::{ControlWord, Engine, QueueId};
 
 use super::super::mock::{Bench, MockDevice, model, read};
 use super::super::set::try_table;
@@ -294,7 +294,7 @@ fn wait_device() {
     }
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     tpb.consume();
-    tpb.set(ControlWord::InterruptStatus, NQ_OVERFLOW);
+    tpb.chatter(Engine::Act, 33);
     tpb.finish(classes.len() as u32);
     let error = running.wait().unwrap_err();
     check(&error, error.status(), "a notification queue ran over", NrtStatus(1204));

@@ -2,7 +2,7 @@
 
 use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, SubType, Ticket};
 use sluice_core::mem::testing::Mishap;
-use sluice_core::mmio::{ControlWord, Engine, NQ_OVERFLOW, QueueId};
+use sluice_core::mmio::{ControlWord, Engine, QueueId};
 use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
@@ -74,7 +74,7 @@ fn records_out_of_order_spoil_their_execution_only() {
     assert_eq!(error.status(), NrtStatus::EXEC_COMPLETED_WITH_ERR);
     assert!(error.to_string().contains("engine SP still in END_PENDING when the execution ended"), "{error}");
     let error = ended(&bench, |tpb| {
-        tpb.set(ControlWord::InterruptStatus, NQ_OVERFLOW);
+        tpb.chatter(Engine::Act, 33);
         tpb.finish(2);
     });
     assert_eq!(error.status(), NrtStatus::EXEC_SW_NQ_OVERFLOW);
@@ -534,4 +534,62 @@ fn a_full_ring_is_harvested_for_room_when_nobody_waits_any_more() {
     let next = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     (1..=queued).for_each(|ordinal| tpb.run(ordinal));
     next.wait().unwrap();
+}
+
+#[test]
+fn notifications_that_were_lost_are_told_of_the_executions_in_flight_only() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let kick_off = || bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    let status =
+        |running: Running<_>| running.wait().map_or_else(|error| error.status(), |_| NrtStatus::SUCCESS);
+    for round in 0..3 {
+        let (first, lost) = (tpb.doorbell(), [(); 2].map(|()| kick_off()));
+        // The queue has room for four records of each of eight executions.
+        tpb.chatter(Engine::Pe, 33);
+        (0..2).for_each(|place| tpb.run(first + place));
+        assert_eq!(lost.map(status), [NrtStatus::EXEC_SW_NQ_OVERFLOW; 2]);
+        let [missing, fine] = [(); 2].map(|()| kick_off());
+        tpb.consume();
+        tpb.finish(first + 2);
+        tpb.run(first + 3);
+        assert_eq!([missing, fine].map(status), [NrtStatus::EXEC_COMPLETED_WITH_ERR, NrtStatus::SUCCESS]);
+        if round == 1 {
+            tpb.chatter(Engine::Dve, 33);
+            tpb.stop_at_bad_pair(ErrorClass::DMA_ABORT);
+            bench.unit.harvest().unwrap();
+        }
+    }
+    assert_eq!(bench.unit.rearms(), 1);
+}
+
+#[test]
+fn a_timeout_behind_which_nothing_was_lost_is_one() {
+    let bench = Bench::with(&model("pointers"), small(), 0);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for status in [NrtStatus::EXEC_SW_NQ_OVERFLOW, NrtStatus::TIMEOUT] {
+        let (ordinal, running) = (tpb.doorbell(), bench.unit.stage(&built).unwrap().kickoff().unwrap());
+        if status == NrtStatus::EXEC_SW_NQ_OVERFLOW {
+            tpb.chatter(Engine::Pe, 33);
+        }
+        assert_eq!(running.wait().unwrap_err().status(), status);
+        tpb.run(ordinal);
+        bench.unit.harvest().unwrap();
+    }
+}
+
+#[test]
+fn a_stop_is_seen_behind_all_the_errors_that_a_full_line_can_have() {
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 1024, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for _ in 0..small().depth {
+        drop(bench.unit.stage(&built).unwrap().kickoff().unwrap());
+        tpb.report(Engine::Sp, QueueId::EXEC, ErrorClass::GIVEN_UP);
+        for engine in Engine::ALL {
+            tpb.report(engine, QueueId::EXEC, ErrorClass::DMA_ABORT);
+        }
+    }
+    tpb.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
+    bench.unit.harvest().unwrap();
+    assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 0));
 }
