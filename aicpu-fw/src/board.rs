@@ -89,6 +89,10 @@ impl<M: Memory> SequencerBoard<M> {
         for (word, base) in self.bases.iter().zip(bases) {
             word.publish(base);
         }
+        if self.abort.get() == execution.count() {
+            // Counts have gone once round since that one failed.
+            self.abort.publish(execution.ordinal());
+        }
         self.start.publish(execution.count());
     }
 

@@ -356,3 +356,64 @@ fn a_stop_record_stops_behind_what_was_queued_before_it() {
         assert_eq!(again.control().executions_done.observe(), 3);
     });
 }
+
+#[test]
+fn counters_go_round_and_every_execution_runs() {
+    with_bench(2, NO_DELAY, |bench: &mut Bench<'_>| {
+        let registers = bench.map.registers.tpb(sluice_core::mmio::TpbId::FIRST).unwrap();
+        for word in [ControlWord::ExecHeadPairs, ControlWord::ExecutionsDone] {
+            bench.memory.word(registers.control_word(word)).unwrap().store_release(u32::MAX - 50);
+        }
+        let mut host = bench.host(0);
+        let (first, target) = (host.kicked(), host.alloc(4));
+        assert_eq!(first, u32::MAX - 50);
+        let one = host.place(&1u32.to_le_bytes());
+        let swaps = host.rings(queue(2), &[copy(one, target, 4)]);
+        let dve = host.program(&[block(2, 1, &[], None)]);
+        let trigger = host.trigger([NONE, NONE, NONE, dve, NONE], false);
+        for execution in 0..100 {
+            let mut batch = host.swap_copies(&swaps);
+            batch.extend_from_slice(&trigger);
+            host.write(target, &[0; 4]);
+            host.post(&batch);
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            assert_eq!(host.read(target, 4), [1, 0, 0, 0]);
+            let id = first.wrapping_add(execution) as u16;
+            for engine in Engine::ALL {
+                assert_eq!(marks(&host.statuses(engine)), [(SubType::START, id), (SubType::END, id)]);
+            }
+        }
+        assert_eq!(host.control().executions_done.observe(), 49);
+        assert!(host.control().exec_head_pairs.observe() < u32::MAX / 2, "these have gone round too");
+    });
+}
+
+#[test]
+fn an_execution_that_was_given_up_is_not_taken_for_one_a_round_later() {
+    with_bench(2, NO_DELAY, |bench: &mut Bench<'_>| {
+        let mut host = bench.host(0);
+        let stuck = host.program(&[block(1, 0, &[(9, 1)], None)]);
+        let batch = host.trigger([stuck, NONE, NONE, NONE, NONE], false);
+        host.post(&batch);
+        host.kick();
+        bench.settle();
+        host.control().given_up.publish(1);
+        bench.settle();
+        assert_eq!(host.errors().len(), 1);
+        // The counts of later executions, until they have gone once round.
+        let done = host.registers().control_word(ControlWord::ExecutionsDone);
+        for ordinal in [4, 0] {
+            bench.memory.word(done).unwrap().store_release(ordinal);
+            let mut host = bench.host(0);
+            let batch = host.trigger([NONE; Engine::COUNT], false);
+            host.post(&batch);
+            host.kick();
+            bench.settle();
+            assert_done(&host);
+            let id = ordinal as u16;
+            assert_eq!(marks(&host.statuses(Engine::Pe)), [(SubType::START, id), (SubType::END, id)]);
+        }
+    });
+}
