@@ -441,3 +441,33 @@ pub(super) struct Mark {
     posted: u32,
     consumed: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::faulty::Faulty;
+    use super::super::mock::MockDevice;
+    use super::*;
+
+    #[test]
+    fn no_execution_is_taken_for_one_that_was_given_up_a_round_before() {
+        let device = MockDevice::new(1);
+        let size = RingSize::MIN;
+        let sizes = TpbSizes { exec_rings: [size; 2], depth: 1, status_records: 4, error_records: 8 };
+        let registers = device.map().registers.tpb(TpbId::FIRST).unwrap();
+        let mut tpb: Tpb<Faulty> =
+            Tpb::bring_up(&*device, &device.heap(), TpbId::FIRST, registers, sizes).unwrap();
+        let end = tpb.end;
+        // After a set-up the word holds the count of the last execution that was done before.
+        for count in [0, 7, 7] {
+            assert_eq!(tpb.control.given_up.get(), count);
+            // As after nearly 2^32 executions.
+            tpb.kicked = count.wrapping_sub(1);
+            let ordinal = tpb.kick(&*device, &end).unwrap();
+            assert_eq!(tpb.control.doorbell.get(), count);
+            assert_ne!(tpb.control.given_up.get(), count);
+            // Again a round later, for one that is given up.
+            tpb.give_up(&*device, 6).unwrap();
+            assert_eq!((ordinal.wrapping_add(1), tpb.control.given_up.get()), (count, 7));
+        }
+    }
+}

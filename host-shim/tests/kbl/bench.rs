@@ -20,7 +20,10 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(options: UnitOptions) -> Self {
-        let device = Arc::new(SimDevice::start(SimConfig::default()).unwrap());
+        Self::on(Arc::new(SimDevice::start(SimConfig::default()).unwrap()), options)
+    }
+
+    pub(crate) fn on(device: Arc<SimDevice>, options: UnitOptions) -> Self {
         let ram = device.map().ram;
         let heap = Heap::new(ram.base, ram.bytes);
         let unit = Unit::open(Arc::clone(&device), heap.clone(), options).unwrap();

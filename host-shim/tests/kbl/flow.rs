@@ -5,8 +5,9 @@ use std::sync::Arc;
 use sluice_core::dma::QueueRegisters;
 use sluice_core::exec::{NrtStatus, Ticket};
 use sluice_core::fmap::Direction;
-use sluice_core::mmio::{Engine, Half, QueueId, TpbId};
+use sluice_core::mmio::{ControlWord, Engine, Half, QueueId, TpbId};
 use sluice_host::device::Device;
+use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::kbl::{LoadOptions, TensorSet, Unit, UnitOptions, WaitError};
 use sluice_host::neff::{Neff, ReadOptions, pack};
 

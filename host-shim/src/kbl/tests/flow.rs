@@ -1,7 +1,7 @@
 //! Staging, kickoff and wait on a device that behaves.
 
 use sluice_core::exec::{ExecRequest, NrtStatus, Ticket};
-use sluice_core::mmio::Half;
+use sluice_core::mmio::{ControlWord, Half};
 use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
@@ -160,6 +160,25 @@ fn phases_and_tickets_hold_over_ten_thousand_executions_on_the_smallest_rings() 
             assert_eq!(laps.len() as u32 - 1, 10_000 * (7 + pointers as u32) / descriptors);
         }
     }
+}
+
+#[test]
+fn counters_of_the_device_go_round() {
+    let device = MockDevice::new(1);
+    let (tpb, first) = (device.tpb(0), u32::MAX - 50);
+    tpb.set(ControlWord::ExecHeadPairs, u32::MAX - 500);
+    tpb.set(ControlWord::ExecutionsDone, first);
+    let bench = Bench::on(device, &model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let built = bench.built();
+    for execution in 0..100 {
+        let ordinal = first.wrapping_add(execution);
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        // One behind it is taken back, also where the counters go round.
+        drop(bench.unit.stage(&built).unwrap());
+        tpb.run(ordinal);
+        assert_eq!(running.wait().unwrap().tpbs[0].ordinal, Some(ordinal));
+    }
+    assert!(tpb.posted() < u32::MAX / 2 && tpb.doorbell() == 49, "both have gone round");
 }
 
 /// A model without queues and with `pointers` pointer cells.
