@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use sluice_core::exec::{ErrorClass, Notification, ReceiveError, Ticket, Turn};
+use sluice_core::exec::{ErrorClass, Notification, ReceiveError, Ticket};
 use sluice_core::mem::{CopyMemory, Fault};
 use sluice_core::mmio::{Engine, TpbId};
 use zerocopy::FromZeros;
@@ -111,6 +111,7 @@ impl<D: Device> Line<D> {
             ordinal: part.ordinal,
             engines: part.engines,
             faults: std::mem::take(&mut part.faults),
+            omitted_faults: part.omitted_faults,
         });
         let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
         // Checked above: this is the only one that sets it.
@@ -134,10 +135,8 @@ impl<D: Device> Line<D> {
 
     /// What an execution that has not ended waits for.
     pub(super) fn pending(&mut self, ticket: Ticket) -> Result<Pending, DeviceError> {
-        let behind = match self.tickets.turn(ticket) {
-            Ok(Turn::Behind(first) | Turn::Orphan(first)) => Some(first),
-            Ok(Turn::Mine) | Err(_) => None,
-        };
+        let first = self.tickets.head();
+        let behind = self.index(ticket).filter(|&index| index > 0).map(|_| first);
         let stuck = self.entries.front().is_some_and(|first| first.given_up);
         let mut pending = Pending { behind, started: false, engine: None, overflow: false, stuck };
         let Some(entry) = self.index(ticket).map(|index| &self.entries[index]) else { return Ok(pending) };
@@ -185,7 +184,7 @@ fn lose(halt: Halt, place: usize, entries: &mut VecDeque<Entry>) {
     let parts = entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place));
     for part in parts.filter(|part| part.is_running() && part.lost.is_none()) {
         part.lost = Some(halt);
-        part.faults.push(ExecFault::Halted(halt));
+        part.fail(ExecFault::Halted(halt));
     }
 }
 
@@ -250,7 +249,7 @@ fn follow<M: CopyMemory>(
     if let Some(ordinal) = accepted.disordered
         && let Some(part) = part_of(entries, place, ordinal)
     {
-        part.faults.push(ExecFault::Disorder {
+        part.fail(ExecFault::Disorder {
             engine,
             state: before.state_of(ordinal),
             got: Received::from(record),
@@ -295,14 +294,22 @@ fn drain_errors<M: CopyMemory>(
             false => running_at(entries, place, record.time_cycles()),
         };
         match part {
-            Some(part) => part.faults.push(fault),
-            None => tracing::warn!(tpb = tpb.id().get(), %fault, "an error of no execution"),
+            Some(part) => part.fail(fault),
+            None => stray(tpb, &fault),
         }
         if record.is_stop() {
             halt(tpb, record.error_class(), place, entries);
         }
     }
     Ok(())
+}
+
+/// Tells of an error of no execution: of the first, the second, the fourth, and so on.
+fn stray<M: CopyMemory>(tpb: &mut Tpb<M>, fault: &ExecFault) {
+    tpb.strays += 1;
+    if tpb.strays.is_power_of_two() {
+        tracing::warn!(tpb = tpb.id().get(), so_far = tpb.strays, %fault, "an error of no execution");
+    }
 }
 
 /// Ends every execution that was started on the TPB at `place`: its sequencer has stopped in the exec ring.
@@ -314,7 +321,7 @@ fn halt<M: CopyMemory>(tpb: &mut Tpb<M>, class: ErrorClass, place: usize, entrie
             part.ended = true;
             part.lost = Some(halt);
             if part.faults.is_empty() {
-                part.faults.push(ExecFault::Halted(halt));
+                part.fail(ExecFault::Halted(halt));
             }
         }
     }
@@ -358,7 +365,7 @@ fn end_finished<M: CopyMemory>(
             // An execution that failed is cut short; its engines owe no end.
             if !failed {
                 let overflow = tpb.has_lost(ordinal)?;
-                part.faults.push(ExecFault::Missing { engine, state, overflow });
+                part.fail(ExecFault::Missing { engine, state, overflow });
             }
         }
     }

@@ -87,7 +87,7 @@ impl<D: Device> Line<D> {
                     return self.not_started(device, index, place, fault);
                 }
                 // On this one it may run; the next harvest that reaches the device finds out.
-                part.faults.push(fault);
+                part.fail(fault);
                 return self.not_started(device, index, place + 1, fault);
             }
         }
@@ -98,7 +98,7 @@ impl<D: Device> Line<D> {
         // Which model a TPB ran last is not known any more: the next request reloads everything.
         self.posted = None;
         for part in &mut self.entries[index].parts[first..] {
-            part.faults.push(fault);
+            part.fail(fault);
         }
         self.give_up(device, index, first);
     }

@@ -31,6 +31,9 @@ use crate::device::claim::Claim;
 /// Most executions in flight on one unit.
 pub(super) const MAX_DEPTH: usize = 1024;
 
+/// Most faults of an execution on one TPB that are kept.
+const MOST_FAULTS: usize = 16;
+
 /// Where an execution's outcome lies once it has ended.
 pub(super) type OutcomeCell = Arc<OnceLock<Outcome>>;
 
@@ -63,6 +66,7 @@ pub(super) struct Part {
     pub(super) ordinal: Option<u32>,
     pub(super) engines: [EngineTimes; Engine::COUNT],
     pub(super) faults: Vec<ExecFault>,
+    pub(super) omitted_faults: u64,
     /// The device is not, or will not be, at work on it any more.
     pub(super) ended: bool,
     /// It went with its TPB, which was set up anew, or is to be.
@@ -78,8 +82,23 @@ impl Part {
             ordinal: None,
             engines: Default::default(),
             faults: Vec::new(),
+            omitted_faults: 0,
             ended: false,
             lost: None,
+        }
+    }
+
+    /// Takes note of what went wrong. Most of a flood is only counted, but what decides the status is kept.
+    pub(super) fn fail(&mut self, fault: ExecFault) {
+        if self.faults.len() < MOST_FAULTS {
+            return self.faults.push(fault);
+        }
+        self.omitted_faults += 1;
+        let class = |fault: &ExecFault| fault.status().class();
+        if self.faults.iter().all(|kept| class(kept) < class(&fault))
+            && let Some(last) = self.faults.last_mut()
+        {
+            *last = fault;
         }
     }
 
@@ -248,7 +267,7 @@ impl<D: Device> Line<D> {
     /// drive the TPBs as long as these may be at work.
     pub(super) fn abandon(&mut self) {
         let mut parts = self.entries.iter().flat_map(|entry| &entry.parts);
-        if !parts.any(Part::is_running) {
+        if !parts.any(Part::is_running) && !self.tpbs.iter().any(Tpb::is_in_doubt) {
             self.claim = None;
         }
         self.forget();

@@ -121,8 +121,10 @@ pub struct TpbOutcome {
     pub ordinal: Option<u32>,
     /// By engine.
     pub engines: [EngineTimes; Engine::COUNT],
-    /// What went wrong, oldest first.
+    /// What went wrong, oldest first. The worst decides the status.
     pub faults: Vec<ExecFault>,
+    /// What else went wrong, no worse than that.
+    pub omitted_faults: u64,
 }
 
 impl TpbOutcome {
@@ -162,6 +164,9 @@ impl fmt::Display for Outcome {
             for fault in &tpb.faults {
                 write!(f, "; TPB {}: {fault}", tpb.tpb)?;
             }
+            if tpb.omitted_faults > 0 {
+                write!(f, "; TPB {}: and {} more", tpb.tpb, tpb.omitted_faults)?;
+            }
         }
         Ok(())
     }
@@ -178,6 +183,7 @@ mod tests {
             ordinal: Some(0),
             engines: [EngineTimes::default(); Engine::COUNT],
             faults,
+            omitted_faults: 0,
         };
         let device = |class| ExecFault::Device { class, engine: 2, queue: 3, time_cycles: 9 };
         let missing =
@@ -205,6 +211,7 @@ mod tests {
             ordinal: Some(0),
             engines: [EngineTimes::default(); Engine::COUNT],
             faults: vec![],
+            omitted_faults: 0,
         };
         assert_eq!(outcome.duration_cycles(), None);
         outcome.engines[1] = EngineTimes { start_cycles: Some(100), end_cycles: Some(150) };

@@ -150,6 +150,8 @@ pub(super) struct Tpb<M: CopyMemory> {
     pub(super) halted: Option<Halt>,
     /// Why it could not be set up anew, when that was tried last.
     pub(super) unreachable: Option<Fault>,
+    /// Errors of no execution so far.
+    pub(super) strays: u64,
     pub(super) status: [NotificationReceiver<M>; Engine::COUNT],
     pub(super) errors: NotificationReceiver<M>,
     pub(super) streams: [Stream; Engine::COUNT],
@@ -207,6 +209,7 @@ impl<M: CopyMemory> Tpb<M> {
             given_up: 0,
             halted: None,
             unreachable: None,
+            strays: 0,
             status: [pe?, act?, pool?, dve?, sp?],
             errors,
             _queues: queues,

@@ -593,3 +593,25 @@ fn a_stop_is_seen_behind_all_the_errors_that_a_full_line_can_have() {
     bench.unit.harvest().unwrap();
     assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 0));
 }
+
+#[test]
+fn a_flood_of_errors_is_counted_and_its_worst_decides() {
+    let bench = Bench::new(&model("pointers"));
+    let (queue, mut reported) = (QueueId::new(3).unwrap(), 0);
+    let error = ended(&bench, |tpb| {
+        tpb.notify_all(0, SubType::START);
+        for class in
+            std::iter::repeat_n(ErrorClass::NUMERIC, 40).chain([ErrorClass::MEMORY, ErrorClass::NUMERIC])
+        {
+            tpb.report(Engine::Act, queue, class);
+            bench.unit.harvest().unwrap();
+            reported += 1;
+        }
+        tpb.finish(0);
+    });
+    let WaitError::Execution(outcome) = &error else { panic!("{error}") };
+    let tpb = &outcome.tpbs[0];
+    assert_eq!((error.status(), tpb.faults.len()), (NrtStatus::EXEC_HW_ERR_HBM_UE, 16));
+    assert_eq!(tpb.omitted_faults, reported - 16);
+    assert!(error.to_string().ends_with("; TPB 0: and 26 more"), "{error}");
+}
