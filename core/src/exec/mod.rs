@@ -29,4 +29,4 @@ pub use notification::{ErrorClass, NOTIFICATION_BYTES, Notification, SubType};
 pub use place::{CoreIndex, DeviceMap, DeviceRange, LaneIndex};
 pub use request::{ExecRequest, INCREMENT_OFFSET_BYTES, REQUEST_BYTES, RequestFlags};
 pub use status::NrtStatus;
-pub use ticket::{NotOutstanding, QueueFull, Ticket, TicketQueue, Turn};
+pub use ticket::{NotOutstanding, QueueFull, Ticket, TicketQueue};
