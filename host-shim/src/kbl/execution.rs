@@ -20,7 +20,7 @@ use super::outcome::{ExecFault, Outcome};
 use super::phases::Phase;
 use super::stage::DeviceError;
 use super::stream::{EngineState, Received};
-use super::unit::Shared;
+use super::unit::{LONGEST_SLEEP, Shared};
 use crate::device::Device;
 
 /// An execution in the exec rings that is not kicked off. Dropping it takes it out again.
@@ -202,18 +202,43 @@ impl<D: Device> Running<D> {
     /// longer than that for these.
     ///
     /// # Errors
-    /// A status other than success, the timeout, or a device that can't be followed.
+    /// A status other than success, the timeout, or a device that can't be followed. To go on after that, use
+    /// [`wait_for`](Self::wait_for).
     pub fn wait(self) -> Result<Outcome, WaitError> {
         let unit = Arc::clone(&self.unit);
         unit.check_process().map_err(DeviceError::from)?;
         let span = unit.phases.start(&*unit.device, Phase::Wait);
         let result = self.wait_until_ended();
         span.end(Some(self.ticket.0));
-        let outcome = result?;
-        match outcome.status() {
-            NrtStatus::SUCCESS => Ok(outcome),
-            _ => Err(WaitError::Execution(Box::new(outcome))),
-        }
+        judged(result?)
+    }
+
+    /// Blocks until it has ended, at most for `limit`; `None` if it has not by then. Its model's timeout has no part in this:
+    /// whoever calls decides how long it is worth. It can be waited for again, also when the device could not be reached.
+    ///
+    /// # Errors
+    /// A status other than success, or a device that can't be followed.
+    pub fn wait_for(&self, limit: Duration) -> Result<Option<Outcome>, WaitError> {
+        self.unit.check_process().map_err(DeviceError::from)?;
+        let span = self.unit.phases.start(&*self.unit.device, Phase::Wait);
+        let outcome = self.unit.attempt(&self.unit.patience, limit, || {
+            let harvested = self.unit.line().harvest(&self.unit.device);
+            match self.outcome.get() {
+                Some(outcome) => Ok(Some(outcome.clone())),
+                None => harvested.map(|()| None),
+            }
+        });
+        let Some(outcome) = outcome? else { return Ok(None) };
+        span.end(Some(self.ticket.0));
+        judged(outcome).map(Some)
+    }
+
+    /// Its outcome, if it has ended. Does not block.
+    ///
+    /// # Errors
+    /// As [`wait_for`](Self::wait_for).
+    pub fn try_wait(&self) -> Result<Option<Outcome>, WaitError> {
+        self.wait_for(Duration::ZERO)
     }
 
     fn wait_until_ended(&self) -> Result<Outcome, WaitError> {
@@ -263,5 +288,9 @@ impl<D: Device> Running<D> {
     }
 }
 
-/// A sleeping waiter looks at memory this often even if the device announces nothing.
-const LONGEST_SLEEP: Duration = Duration::from_millis(100);
+fn judged(outcome: Outcome) -> Result<Outcome, WaitError> {
+    match outcome.status() {
+        NrtStatus::SUCCESS => Ok(outcome),
+        _ => Err(WaitError::Execution(Box::new(outcome))),
+    }
+}

@@ -42,6 +42,14 @@ pub enum StageError {
         /// Most of them.
         depth: usize,
     },
+    /// There was no room for as long as the caller would wait.
+    #[error("no room within {waited_ms} ms: {full}")]
+    NoRoom {
+        /// How long it waited.
+        waited_ms: u64,
+        /// What was full at the end.
+        full: Box<StageError>,
+    },
     /// Collectives that do not take the execution.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
@@ -68,13 +76,19 @@ impl StageError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Model(error) => error.status(),
-            Self::Ring { error: RingError::Full { .. }, .. } | Self::Depth { .. } => NrtStatus::QUEUE_FULL,
-            Self::Ring { .. } => NrtStatus::FAILURE,
+            _ if self.is_full() => NrtStatus::QUEUE_FULL,
+            Self::Ring { .. } | Self::Depth { .. } => NrtStatus::FAILURE,
+            Self::NoRoom { .. } => NrtStatus::TIMEOUT,
             Self::Collective(error) => error.status,
             Self::Closed => NrtStatus::CLOSED,
             Self::Halted { halt, .. } => halt.status(),
             Self::Device(error) => error.status(),
         }
+    }
+
+    /// Whether there will be room once something has ended.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self, Self::Ring { error: RingError::Full { .. }, .. } | Self::Depth { .. })
     }
 }
 

@@ -166,8 +166,14 @@ pub(super) struct Shared<D: Device> {
     models: Registry<Model>,
     line: Mutex<Line<D>>,
     pub(super) phases: PhaseLog,
+    /// Of those who wait for an execution.
     pub(super) patience: Patience,
+    /// Of those who wait for room, or for the end of everything.
+    room: Patience,
 }
+
+/// A sleeping waiter looks at memory this often even if the device announces nothing.
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 impl<D: Device> Shared<D> {
     /// Makes sure that this is the process that opened the unit. Comes before every lock.
@@ -191,24 +197,36 @@ impl<D: Device> Shared<D> {
         limit: Duration,
         mut is_over: impl FnMut(&mut Line<D>) -> Result<bool, DeviceError>,
     ) -> Result<bool, DeviceError> {
-        let started = Instant::now();
+        let over = self.attempt(&self.room, limit, || {
+            let mut line = self.line();
+            let harvested = line.harvest(&self.device);
+            // What is over is so whether or not the device can be reached.
+            if is_over(&mut line)? { Ok(Some(())) } else { harvested.map(|()| None) }
+        });
+        Ok(over?.is_some())
+    }
+
+    /// Repeats `attempt` as long as it has no result, whenever there may be news of the device, for at most `limit`.
+    pub(super) fn attempt<T, E>(
+        &self,
+        patience: &Patience,
+        limit: Duration,
+        mut attempt: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        let (started, mut looks) = (Instant::now(), patience.begin());
         loop {
+            // Before memory is looked at, so that progress made meanwhile ends the sleep below at once.
             let seen = self.device.progress();
-            let over = {
-                let mut line = self.line();
-                let harvested = line.harvest(&self.device);
-                let over = is_over(&mut line)?;
-                // What is over is so whether or not the device can be reached.
-                if !over {
-                    harvested?;
-                }
-                over
-            };
+            let result = attempt()?;
             let left = limit.saturating_sub(started.elapsed());
-            if over || left.is_zero() {
-                return Ok(over);
+            if result.is_some() || left.is_zero() {
+                patience.learn(looks);
+                return Ok(result);
             }
-            self.device.wait_progress(seen, left);
+            while looks.another() && self.device.progress() == seen {}
+            if looks.are_over() {
+                self.device.wait_progress(seen, left.min(LONGEST_SLEEP));
+            }
         }
     }
 
@@ -339,6 +357,7 @@ impl<D: Device> Unit<D> {
                 line: Mutex::new(Line::new(claim, tpbs, depth)),
                 phases,
                 patience: Patience::new(),
+                room: Patience::new(),
             }),
         })
     }
@@ -438,6 +457,25 @@ impl<D: Device> Unit<D> {
         let (ticket, outcome) = self.shared.line().stage(device, model, built)?;
         span.end(Some(ticket.0));
         Ok(Staged::new(ticket, timeout, outcome, Arc::clone(&self.shared)))
+    }
+
+    /// As [`stage`](Self::stage), but blocks while there is no room, at most for `limit`.
+    ///
+    /// # Errors
+    /// As [`stage`](Self::stage), but for no room: that is a timeout, and says what was full.
+    pub fn stage_within(&self, built: &Built, limit: Duration) -> Result<Staged<D>, StageError> {
+        let staged = self.shared.attempt(&self.shared.room, limit, || match self.stage(built) {
+            Err(error) if error.is_full() => Ok(None),
+            staged => staged.map(Some),
+        })?;
+        let waited_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        match staged {
+            Some(staged) => Ok(staged),
+            None => self.stage(built).map_err(|error| match error.is_full() {
+                true => StageError::NoRoom { waited_ms, full: Box::new(error) },
+                false => error,
+            }),
+        }
     }
 
     /// Does something while it holds the line.

@@ -181,6 +181,45 @@ fn counters_of_the_device_go_round() {
     assert!(tpb.posted() < u32::MAX / 2 && tpb.doorbell() == 49, "both have gone round");
 }
 
+#[test]
+fn a_wait_can_be_given_up_and_taken_up_again() {
+    let bench = Bench::new(&model("pointers"));
+    let (tpb, running) = (bench.device.tpb(0), bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap());
+    assert_eq!(running.try_wait(), Ok(None));
+    assert_eq!(running.wait_for(std::time::Duration::from_millis(1)), Ok(None));
+    bench.device.cut(true);
+    assert_eq!(running.wait_for(SOON).unwrap_err().status(), NrtStatus::FAILURE);
+    bench.device.cut(false);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| running.wait_for(SOON).unwrap().unwrap().ticket);
+        tpb.run(0);
+        assert_eq!(waiter.join().unwrap(), Ticket(0));
+    });
+    // The outcome stays, whether or not the device does.
+    bench.device.cut(true);
+    assert_eq!(running.try_wait().unwrap().unwrap().ticket, Ticket(0));
+    assert_eq!(running.wait().unwrap().ticket, Ticket(0));
+    bench.device.cut(false);
+}
+
+#[test]
+fn staging_waits_for_room_as_long_as_it_is_told_to() {
+    let bench = Bench::with(&model("pointers"), UnitOptions { depth: 1, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let running = bench.unit.stage_within(&built, AT_ONCE).unwrap().kickoff().unwrap();
+    let error = bench.unit.stage_within(&built, AT_ONCE).unwrap_err();
+    let text = "no room within 0 ms: 1 executions in flight, at most 1";
+    assert_eq!((error.status(), error.to_string()), (NrtStatus::TIMEOUT, text.into()));
+    std::thread::scope(|scope| {
+        let stager = scope.spawn(|| bench.unit.stage_within(&built, SOON).unwrap().ticket());
+        tpb.run(0);
+        assert_eq!(stager.join().unwrap(), Ticket(1));
+    });
+    running.wait().unwrap();
+    bench.unit.close(AT_ONCE).unwrap();
+    assert_eq!(bench.unit.stage_within(&built, SOON).unwrap_err().status(), NrtStatus::CLOSED);
+}
+
 /// A model without queues and with `pointers` pointer cells.
 pub(super) fn bare(pointers: usize) -> String {
     let cells: String = (0..pointers)
