@@ -452,6 +452,10 @@ impl<D: Device> Unit<D> {
         let model = models.acquire(built.model, Holder::Execution)?;
         let timeout = model.timeout();
         if let Some(collective) = &model.collective {
+            // Nothing is made ready for an execution that is refused anyway.
+            if self.shared.line().closed {
+                return Err(StageError::Closed);
+            }
             collective.prepare()?;
         }
         let (ticket, outcome) = self.shared.line().stage(device, model, built)?;

@@ -334,3 +334,16 @@ fn a_hook_that_would_wait_for_itself_panics_instead() {
     unit.unload(handle, AT_ONCE).unwrap();
     set(None);
 }
+
+#[test]
+fn nothing_is_made_ready_on_a_unit_that_is_closed() {
+    let noting = Noting::default();
+    let (_, unit) = open(noting.clone());
+    let handle = unit.load(&communicating(), &LoadOptions::default()).unwrap();
+    let (inputs, outputs) = tensors(&unit, handle);
+    let built = unit.build(handle, &inputs, &outputs).unwrap();
+    unit.close(AT_ONCE).unwrap();
+    noting.taken();
+    assert_eq!(unit.stage(&built).unwrap_err().status(), NrtStatus::CLOSED);
+    assert_eq!(noting.taken(), [""; 0]);
+}
