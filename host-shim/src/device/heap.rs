@@ -211,6 +211,9 @@ struct State {
     /// Start → length; no two ranges touch.
     free: BTreeMap<u64, u64>,
     used_bytes: [u64; UsageTag::ALL.len()],
+    /// Blocks handed out before the one that is refused.
+    #[cfg(test)]
+    until_refusal: Option<u32>,
 }
 
 impl Heap {
@@ -225,7 +228,12 @@ impl Heap {
         if start < end {
             free.insert(start, end - start);
         }
-        let state = State { free, used_bytes: [0; UsageTag::ALL.len()] };
+        let state = State {
+            free,
+            used_bytes: [0; UsageTag::ALL.len()],
+            #[cfg(test)]
+            until_refusal: None,
+        };
         Self {
             shared: Arc::new(Shared {
                 process: Process::this(),
@@ -251,6 +259,8 @@ impl Heap {
         let found = bytes.checked_next_multiple_of(Self::GRANULE_BYTES).and_then(|rounded| {
             Some((state.first_fit(rounded, align_bytes.max(Self::GRANULE_BYTES))?, rounded))
         });
+        #[cfg(test)]
+        let found = found.filter(|_| !state.refuses());
         let Some((start, rounded)) = found else {
             let usage = Box::new(self.shared.usage(&state));
             return Err(HeapError::Exhausted { bytes, align_bytes, tag, usage });
@@ -258,6 +268,13 @@ impl Heap {
         state.take(start, rounded);
         state.used_bytes[tag as usize] += rounded;
         Ok(DeviceBlock { heap: self.clone(), at: DevAddr(start), bytes, rounded_bytes: rounded, tag })
+    }
+
+    /// Hands out `blocks` blocks more, then refuses one, as if there were no room; `None` refuses none. Returns what was left
+    /// of an earlier call: `None` if the refusal has happened.
+    #[cfg(test)]
+    pub(crate) fn refuse_after(&self, blocks: Option<u32>) -> Option<u32> {
+        std::mem::replace(&mut self.shared.lock().until_refusal, blocks)
     }
 
     /// Whether both are the same heap.
@@ -294,6 +311,14 @@ impl Shared {
 }
 
 impl State {
+    /// Whether the block that is asked for is the one to refuse.
+    #[cfg(test)]
+    fn refuses(&mut self) -> bool {
+        let Some(left) = self.until_refusal else { return false };
+        self.until_refusal = left.checked_sub(1);
+        left == 0
+    }
+
     /// The lowest aligned address from which `bytes` bytes are free.
     fn first_fit(&self, bytes: u64, align_bytes: u64) -> Option<u64> {
         self.free.iter().find_map(|(&start, &len)| {

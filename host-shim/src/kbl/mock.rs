@@ -1,6 +1,7 @@
 //! A device whose firmware is the test itself: plain memory, and hands that store what a sequencer would.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ pub(super) struct MockDevice {
     written_bytes: AtomicU64,
     /// Writes that still succeed.
     writes_left: AtomicU32,
-    /// The next write fails, once.
-    fail_next: AtomicBool,
+    /// Writes before the one that fails, once.
+    until_failure: AtomicU32,
 }
 
 const BASE: DevAddr = DevAddr(0x1_0000_0000);
@@ -54,7 +55,7 @@ impl MockDevice {
             driver: Driver::nobody(),
             written_bytes: AtomicU64::new(0),
             writes_left: AtomicU32::new(u32::MAX),
-            fail_next: AtomicBool::new(false),
+            until_failure: AtomicU32::new(u32::MAX),
         })
     }
 
@@ -74,7 +75,12 @@ impl MockDevice {
 
     /// Lets one write fail, the next.
     pub(super) fn fail_next(&self) {
-        self.fail_next.store(true, Ordering::Relaxed);
+        self.fail_one_after(0);
+    }
+
+    /// Lets `count` writes succeed, then one fail; `u32::MAX` for none.
+    pub(super) fn fail_one_after(&self, count: u32) {
+        self.until_failure.store(count, Ordering::Relaxed);
     }
 
     /// Whether no control word can be reached.
@@ -120,7 +126,8 @@ impl Device for MockDevice {
     }
 
     fn write(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault> {
-        if self.fail_next.swap(false, Ordering::Relaxed) {
+        // Below zero is none again.
+        if self.until_failure.fetch_sub(1, Ordering::Relaxed) == 0 {
             return Err(Fault::Transport { at: to });
         }
         let left =
@@ -265,6 +272,18 @@ impl MockTpb {
         self.notify_all(ordinal, SubType::END);
         self.finish(ordinal);
     }
+}
+
+thread_local!(static THREADS_ARE_OUT: Cell<bool> = const { Cell::new(false) });
+
+/// Whether loads by the present thread are refused threads of their own.
+pub(super) fn threads_are_out() -> bool {
+    THREADS_ARE_OUT.get()
+}
+
+/// Refuses loads by the present thread threads of their own, or lets them have some.
+pub(super) fn refuse_threads(refuse: bool) {
+    THREADS_ARE_OUT.set(refuse);
 }
 
 /// A built-in model, packed and read back.

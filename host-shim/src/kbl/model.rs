@@ -1,7 +1,9 @@
 //! A loaded model: one image per subgraph, and what was built for it so far.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, PoisonError};
+use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use sluice_core::fmap::{Direction, VarId};
@@ -111,6 +113,19 @@ impl Builds {
     }
 }
 
+/// A thread of its own for the load onto `tpb`, if there is one to be had.
+fn spawn_load<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    tpb: TpbId,
+    load: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    #[cfg(test)]
+    if super::mock::threads_are_out() {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    thread::Builder::new().name(format!("load TPB {tpb}")).spawn_scoped(scope, load)
+}
+
 /// Does `load` for every program, the first here and each other on a thread of its own; all or, if one fails, none: the
 /// others are dropped.
 fn in_parallel<'a, T: Send>(
@@ -119,12 +134,10 @@ fn in_parallel<'a, T: Send>(
 ) -> Result<Vec<T>, LoadError> {
     let Some((first, first_at)) = programs.next() else { return Ok(Vec::new()) };
     let load = &load;
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let mut loading = Vec::new();
         for (program, at) in programs {
-            let name = format!("load TPB {}", at.0);
-            let thread =
-                std::thread::Builder::new().name(name).spawn_scoped(scope, move || load(program, at));
+            let thread = spawn_load(scope, at.0, move || load(program, at));
             loading.push(thread.map_err(|_| (program, at)));
         }
         let first = load(first, first_at);

@@ -1,5 +1,6 @@
 //! Loading and building: what is placed, what is refused, what is left behind.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sluice_core::dma::Barrier;
@@ -10,11 +11,11 @@ use sluice_core::mmio::{Engine, EventId, Half, QueueId, QueueRegister, TpbId};
 use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
-use super::super::mock::{Bench, MockDevice, model, read, tensors, value_of};
+use super::super::mock::{Bench, MockDevice, model, read, refuse_threads, tensors, value_of};
 use super::flow::bare;
 use super::*;
 use crate::device::Device;
-use crate::device::heap::{Heap, UsageTag};
+use crate::device::heap::UsageTag;
 use crate::neff::{Target, Work, models};
 
 #[test]
@@ -38,83 +39,28 @@ fn a_model_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_load_or_build_that_fails_anywhere_leaves_nothing_behind() {
-    for name in models::NAMES {
-        let (neff, device) = (model(name), MockDevice::new(2));
-        let heap = device.heap();
-        let unit = Unit::open(Arc::clone(&device), heap.clone(), small()).unwrap();
-        let open = heap.usage();
-        let mut failures = 0;
-        let handle = loop {
-            device.fail_after(failures);
-            match unit.load(&neff, &LoadOptions::default()) {
-                Ok(handle) => break handle,
-                Err(error) => assert_eq!(error.status(), NrtStatus::FAILURE),
-            }
-            assert_eq!(heap.usage(), open, "{name}, {failures} writes");
-            failures += 1;
-        };
-        assert!(failures > 2, "{failures} places to fail");
-        let (inputs, outputs) = tensors(&unit, handle);
-        let loaded = heap.usage();
-        failures = 0;
-        loop {
-            device.fail_after(failures);
-            match unit.build(handle, &inputs, &outputs) {
-                Ok(_) => break,
-                Err(error) => assert_eq!(error.status(), NrtStatus::FAILURE),
-            }
-            failures += 1;
-            // Rings that were complete stay in their caches, for the next try.
-            let kept = heap.usage();
-            for tag in UsageTag::ALL
-                .into_iter()
-                .filter(|&tag| ![UsageTag::DmaRingIo, UsageTag::DmaRingSpill].contains(&tag))
-            {
-                assert_eq!(
-                    kept.used_bytes(tag),
-                    loaded.used_bytes(tag),
-                    "{name}, {failures} writes, {}",
-                    tag.name()
-                );
-            }
-        }
-        assert!(failures > 0);
-        unit.unload(handle, AT_ONCE).unwrap();
-        drop((inputs, outputs));
-        assert_eq!(heap.usage(), open, "{name}");
-    }
-}
-
-#[test]
-fn a_heap_that_is_too_small_says_what_for() {
+fn a_heap_without_room_says_what_for() {
     let (neff, device) = (model("gather"), MockDevice::new(2));
-    let ram = device.map().ram;
-    let mut failed_for = std::collections::BTreeSet::new();
-    for kib in (0..4096).step_by(16) {
-        let heap = Heap::new(ram.base, kib << 10);
-        let start = heap.usage();
-        let unit = match Unit::open(Arc::clone(&device), heap.clone(), small()) {
-            Ok(unit) => unit,
-            Err(error) => {
-                assert_eq!((error.status(), heap.usage()), (NrtStatus::RESOURCE, start));
-                continue;
-            }
-        };
-        let open = heap.usage();
-        match unit.load(&neff, &LoadOptions::default()) {
-            Ok(_) => break,
-            Err(LoadError::Heap(error)) => {
-                let text = error.to_string();
-                assert!(text.contains("bytes free") && text.contains("NOTIFICATION"), "{text}");
-                failed_for
-                    .insert(text.split(" bytes of ").nth(1).unwrap().split(' ').next().unwrap().to_owned());
-            }
-            Err(error) => assert_eq!(error.status(), NrtStatus::RESOURCE, "{error}"),
-        }
-        assert_eq!(heap.usage(), open);
+    let heap = device.heap();
+    let unit = Unit::open(device, heap.clone(), small()).unwrap();
+    let open = heap.usage();
+    let mut refused = BTreeSet::new();
+    // Blocks of several threads come in any order.
+    refuse_threads(true);
+    for blocks in 0.. {
+        heap.refuse_after(Some(blocks));
+        let Err(error) = unit.load(&neff, &LoadOptions::default()) else { break };
+        assert_eq!(error.status(), NrtStatus::RESOURCE);
+        let text = error.to_string();
+        assert!(text.contains("bytes free") && text.contains("NOTIFICATION"), "{text}");
+        refused.insert(text.split(" bytes of ").nth(1).unwrap().split(' ').next().unwrap().to_owned());
     }
-    assert!(failed_for.contains("SCRATCHPAD_NOT_SHARED"), "{failed_for:?}");
+    let loaded = heap.usage();
+    let takes = |tag: &UsageTag| loaded.used_bytes(*tag) > open.used_bytes(*tag);
+    let taken: BTreeSet<_> =
+        UsageTag::ALL.into_iter().filter(takes).map(|tag| tag.name().to_owned()).collect();
+    assert_eq!(refused, taken);
+    assert!(taken.contains("SCRATCHPAD_NOT_SHARED"), "{taken:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod faults;
 mod flow;
 mod fork;
 mod kickoff;
+mod leaks;
 mod load;
 mod rebuild;
 mod removal;
