@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 use flate2::bufread::GzDecoder;
 use tar::EntryType;
@@ -21,7 +21,7 @@ use super::error::{Bare, NeffError, NeffFault, Place, Quoted};
 use super::header::Package;
 
 /// A size of all archives: headers and contents are multiples of it.
-const BLOCK_BYTES: u64 = 512;
+pub(super) const BLOCK_BYTES: u64 = 512;
 
 /// The members of a payload.
 #[derive(Debug)]
@@ -53,6 +53,13 @@ impl Archive {
     /// The content of a member.
     pub(super) fn get(&self, name: &str) -> Option<&[u8]> {
         self.members.get(name).map(|range| &self.bytes[range.clone()])
+    }
+
+    /// The members whose names begin with `folder`, which ends with a slash or is empty, in name order.
+    pub(super) fn under<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let from = self.members.range::<str, _>((Bound::Included(folder), Bound::Unbounded));
+        let under = from.take_while(move |(name, _)| name.starts_with(folder));
+        under.map(|(name, range)| (name.as_str(), &self.bytes[range.clone()]))
     }
 
     /// `content`, a slice of a member, without a copy.

@@ -377,6 +377,11 @@ impl<'p, 'a> Node<'p, 'a> {
         }
     }
 
+    /// The value itself.
+    pub(super) fn json(&self) -> &'a Json<'a> {
+        self.json
+    }
+
     pub(super) fn text(&self) -> Result<&'a str, NeffError> {
         match self.json {
             Json::Text(text) => Ok(text),

@@ -60,7 +60,7 @@ pub use sluice_core::exec::RunBlock;
 pub struct ReadOptions {
     /// Largest file.
     pub max_file_bytes: u64,
-    /// Largest archive, unpacked; also the most bytes of constants and instructions.
+    /// Largest archive, unpacked; also the most bytes of constants and instructions, and of tables.
     pub max_archive_bytes: u64,
     /// Most members of the archive.
     pub max_members: usize,
@@ -124,6 +124,7 @@ impl Allowance {
 struct Budget {
     json: JsonBudget,
     content_bytes: Allowance,
+    table_bytes: Allowance,
     pairs: Allowance,
 }
 
@@ -132,6 +133,7 @@ impl Budget {
         Self {
             json: JsonBudget::new(options.max_json_bytes, options.max_json_depth, options.max_json_values),
             content_bytes: Allowance::new(options.max_archive_bytes),
+            table_bytes: Allowance::new(options.max_archive_bytes),
             pairs: Allowance::new(options.max_pairs),
         }
     }

@@ -248,6 +248,8 @@ pub struct Tables {
     pub collective_streams: u64,
     /// Whether an fp8 conversion configuration is there.
     pub fp8_conversion: bool,
+    /// SHA-256 over all that the tables hold, as far as the container tells it: programs with equal digests have equal tables.
+    pub digest: [u8; 32],
 }
 
 /// The program of one physical core.

@@ -7,6 +7,8 @@ use zerocopy::FromBytes;
 use super::super::batch::PROLOGUE_PAIRS;
 use super::super::mock::{Bench, MockDevice, model, read, tensors, value_of};
 use super::*;
+use crate::neff::testing::Container;
+use crate::neff::{Neff, models};
 
 #[test]
 fn an_execution_ends_when_all_engines_of_all_tpbs_have() {
@@ -285,10 +287,10 @@ fn a_write_that_fails_while_staging_stages_nothing() {
     assert_eq!(running.wait().unwrap().ticket, Ticket(1));
 }
 
-#[test]
-fn requests_say_when_the_model_switches() {
-    let bench = Bench::new(&model("pointers"));
-    let other = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
+/// Model switch, new configuration and table reload of five requests: twice a model, twice `other`, and the first again.
+fn switches(first: &Neff, other: &Neff) -> Vec<(bool, bool, bool)> {
+    let bench = Bench::new(first);
+    let other = bench.unit.load(other, &LoadOptions::default()).unwrap();
     let (inputs, outputs) = tensors(&bench.unit, other);
     let other = bench.unit.build(other, &inputs, &outputs).unwrap();
     let built = bench.built();
@@ -303,10 +305,21 @@ fn requests_say_when_the_model_switches() {
         tpb.run(ordinal as u32);
         running.wait().unwrap();
     }
-    // Both models have the same tables, so these are loaded once.
-    let first = (true, true, true);
-    let (switch, same) = ((true, true, false), (false, true, false));
-    assert_eq!(flags, [first, same, switch, same, switch]);
+    flags
+}
+
+#[test]
+fn requests_say_when_the_model_switches_and_when_its_tables_do() {
+    // What a table holds tells it from another, its name does not.
+    let with_table = |byte: u8| {
+        let pointers = Container::packed(models::builtin("pointers").unwrap());
+        pointers.member("sg00/default_act_table.bin", [byte; 64]).parse().unwrap()
+    };
+    let (first, same) = ((true, true, true), (false, true, false));
+    let (switch, reload) = ((true, true, false), (true, true, true));
+    assert_eq!(switches(&with_table(1), &with_table(1)), [first, same, switch, same, switch]);
+    assert_eq!(switches(&with_table(1), &with_table(2)), [first, same, reload, same, reload]);
+    assert_eq!(switches(&model("pointers"), &with_table(1)), [first, same, reload, same, reload]);
 }
 
 #[test]

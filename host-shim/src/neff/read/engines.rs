@@ -20,12 +20,13 @@ use sluice_core::dma::TemplateAddr;
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::Engine;
 
+use super::tables::TableReader;
 use super::{Source, work};
 use crate::neff::bytes::Bytes;
 use crate::neff::error::{NeffError, Quoted};
 use crate::neff::json::{Json, Node};
 use crate::neff::pattern::{DmaCopy, Pattern};
-use crate::neff::program::{DmaBlock, DmaOp, EngineProgram, Queue, Tables, Var, VarKind, Work, engine_key};
+use crate::neff::program::{DmaBlock, DmaOp, EngineProgram, Queue, Var, VarKind, Work, engine_key};
 
 /// What engines refer to.
 pub(super) struct Names<'a> {
@@ -47,7 +48,7 @@ pub(super) fn read(
     definition: &Node<'_, '_>,
     engine: Engine,
     names: &Names<'_>,
-    tables: &mut Tables,
+    tables: &mut TableReader,
 ) -> Result<EngineProgram, NeffError> {
     let instruction_key = format!("{}_instr", engine_key(engine));
     let Some(settings_name) = definition.get(engine_key(engine))? else {
@@ -67,7 +68,7 @@ pub(super) fn read(
     let place = source.file.member(&settings_member);
     let settings = Json::parse(place, settings, &source.budget.json)?;
     let settings = Node::root(place, &settings);
-    super::add_tables(&settings, tables)?;
+    tables.add(&settings)?;
     let blocks = match settings.get("dma")? {
         Some(list) => read_blocks(source, &list, engine, names)?,
         None => Vec::new(),

@@ -2,8 +2,12 @@
 
 mod engines;
 mod queues;
+mod tables;
 mod vars;
 mod work;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
 
 use sluice_core::mmio::Engine;
 
@@ -11,8 +15,9 @@ use super::archive::Archive;
 use super::error::{NeffError, Place};
 use super::graph::{Graph, Subgraph, named_member};
 use super::json::{Json, Node};
-use super::program::{CarveOut, Program, Tables};
+use super::program::{CarveOut, Program};
 use super::{Budget, Bytes};
+use tables::TableReader;
 
 /// Where the members of one subgraph come from.
 struct Source<'a> {
@@ -21,12 +26,16 @@ struct Source<'a> {
     /// Folder of the definition with its slash, or empty.
     folder: &'a str,
     budget: &'a Budget,
+    /// Full names of the members that were asked for.
+    already_read: RefCell<HashSet<String>>,
 }
 
 impl<'a> Source<'a> {
     /// The member that `node` names, relative to the folder: full name and content.
     fn member(&self, node: &Node<'_, '_>) -> Result<(String, &'a [u8]), NeffError> {
-        named_member(node, self.folder, self.archive)
+        let (name, content) = named_member(node, self.folder, self.archive)?;
+        self.already_read.borrow_mut().insert(name.clone());
+        Ok((name, content))
     }
 
     /// `content`, which `node` names, to stay. Many may name the same member, and a device holds it once for each, so all
@@ -52,7 +61,7 @@ pub(super) fn read_program(
     let json = Json::parse(place, content, &budget.json)?;
     let definition = Node::root(place, &json);
     let folder = member.rfind('/').map_or("", |slash| &member[..=slash]);
-    let source = Source { file, archive, folder, budget };
+    let source = Source { file, archive, folder, budget, already_read: RefCell::default() };
 
     let vars = vars::read(&source, &definition.need("var")?, &graph.tensors)?;
     let queues = match definition.get("dma_queue")? {
@@ -60,8 +69,8 @@ pub(super) fn read_program(
         None => Vec::new(),
     };
     let names = engines::Names::of(&vars, &queues);
-    let mut tables = Tables::default();
-    add_tables(&definition, &mut tables)?;
+    let mut tables = TableReader::default();
+    tables.add(&definition)?;
     let mut engine = |kind| engines::read(&source, &definition, kind, &names, &mut tables);
     let engines = [
         engine(Engine::Pe)?,
@@ -75,7 +84,7 @@ pub(super) fn read_program(
         target: graph.target,
         engines,
         carve_out: read_carve_out(&definition)?,
-        tables,
+        tables: tables.finish(&source, member)?,
         vars,
         queues,
     };
@@ -98,55 +107,17 @@ fn read_carve_out(definition: &Node<'_, '_>) -> Result<Option<CarveOut>, NeffErr
     Ok(None)
 }
 
-/// Adds what a definition or the settings of an engine say about tables; compilers put them in either.
-fn add_tables(node: &Node<'_, '_>, tables: &mut Tables) -> Result<(), NeffError> {
-    if let Some(sets) = node.get("activation_function_sets")? {
-        for set in sets.list()? {
-            tables.activation_function_sets.push(set.text()?.to_owned());
-        }
-    }
-    if let Some(dve_tables) = node.get("dve_tables")? {
-        tables.dve_tables += dve_tables.list()?.len();
-    }
-    if let Some(streams) = node.get("cc_streams")?
-        && let Some(count) = streams.get("num_streams")?
-    {
-        tables.collective_streams = count.u64()?;
-    }
-    tables.fp8_conversion |= node.get("fp8_conversion_config")?.is_some();
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
+    use crate::neff::CarveOut;
     use crate::neff::testing::Container;
-    use crate::neff::{CarveOut, Tables};
 
     #[test]
-    fn tables_and_carve_out_are_found_wherever_compilers_put_them() {
-        let neff = Container::small()
-            .json("sg00/def.json", "/activation_function_sets", json!(["a"]))
-            .json("sg00/Activation.json", "/activation_function_sets", json!(["b"]))
-            .json("sg00/DVE.json", "/dve_tables", json!([{}, {}]))
-            .json("sg00/def.json", "/cc_streams", json!({ "num_streams": 3 }))
-            .json("sg00/def.json", "/fp8_conversion_config", json!({}))
-            .parse()
-            .unwrap();
-        let program = &neff.programs[0];
-        assert_eq!(
-            program.tables,
-            Tables {
-                activation_function_sets: vec!["a".into(), "b".into()],
-                dve_tables: 2,
-                collective_streams: 3,
-                fp8_conversion: true,
-            }
-        );
-        assert_eq!(program.carve_out, Some(CarveOut::EVENT_ACCELERATOR));
+    fn a_carve_out_is_read_where_there_is_one() {
+        let carve_out = |container: Container| container.parse().unwrap().programs[0].carve_out;
+        assert_eq!(carve_out(Container::small()), Some(CarveOut::EVENT_ACCELERATOR));
         let bare = Container::small().without_json("sg00/def.json", "/runtime_statebuffer_reservation");
-        assert_eq!(bare.parse().unwrap().programs[0].carve_out, None);
+        assert_eq!(carve_out(bare), None);
     }
 
     #[test]
