@@ -32,7 +32,7 @@ use super::registry::{Holder, ModelHandle, Registry, RegistryError};
 use super::ring::{BuildFault, Ring};
 use super::set::{SetKey, Snapshot, TensorSet};
 use crate::device::Device;
-use crate::device::heap::{DeviceBlock, Heap, UsageTag};
+use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
 use crate::device::process::Forked;
 
 /// A build that can't be made. Nothing of it stays on the device.
@@ -47,6 +47,9 @@ pub enum BuildError {
     /// Tensors that are missing, too small, or on another device: all of them.
     #[error("{}", .0.iter().map(Offender::to_string).collect::<Vec<_>>().join("; "))]
     Tensors(Vec<Offender>),
+    /// No device memory for the rings.
+    #[error("Failed to allocate dynamic_ring_set: {0}")]
+    RingSet(HeapError),
     /// Rings could not be built.
     #[error("Failed to build dma rings for io: {0}")]
     Rings(BuildFault),
@@ -56,12 +59,20 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    fn of_rings(fault: BuildFault) -> Self {
+        match fault {
+            BuildFault::Heap(error) => Self::RingSet(error),
+            fault => Self::Rings(fault),
+        }
+    }
+
     /// The status that the C interface reports for it.
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Forked(_) => NrtStatus::FAILURE,
             Self::Model(error) => error.status(),
             Self::Tensors(_) => NrtStatus::INVALID,
+            Self::RingSet(_) => NrtStatus::RESOURCE,
             Self::Rings(fault) | Self::Swaps(fault) => fault.status(),
         }
     }
@@ -91,7 +102,7 @@ impl TpbBuild {
         device: &D,
         heap: &Heap,
     ) -> Result<Self, BuildError> {
-        let rings = image.rings(device, heap, &bindings).map_err(BuildError::Rings)?;
+        let rings = image.rings(device, heap, &bindings).map_err(BuildError::of_rings)?;
         let (blob, tx, rx) = swap_list(image, &bindings, &rings, device, heap).map_err(BuildError::Swaps)?;
         Ok(Self { bindings, rings, _blob: blob, tx, rx })
     }
@@ -250,7 +261,9 @@ pub(super) fn bound(model: &Model, build: &BuildData) -> Vec<Bound> {
     let places = build.tpbs.iter().flat_map(|build| build.bindings.places());
     let mut by_name: HashMap<(Direction, String), Placement> = HashMap::new();
     for (wanted, place) in model.wants().zip(places) {
-        by_name.entry((wanted.direction, wanted.name)).or_insert(*place);
+        if let Some(place) = *place {
+            by_name.entry((wanted.direction, wanted.name)).or_insert(place);
+        }
     }
     let names = [Direction::Input, Direction::Output].into_iter().flat_map(|side| model.names(side));
     let bound = names.filter_map(|wanted| {

@@ -13,6 +13,7 @@ use sluice_core::fmap::{self, ContractEntry, Direction, Offence, VarId};
 use sluice_core::mem::DevAddr;
 
 use super::error::LoadError;
+use super::ring::BuildFault;
 use super::set::{Place, Snapshot, Table, TensorSet, try_table};
 use crate::device::heap::Heap;
 use crate::neff::{Program, Var};
@@ -105,14 +106,19 @@ pub(super) struct Contract {
     by_var: Box<[Option<u32>]>,
 }
 
-/// Places of the bound tensors, in the order of the contract.
+/// An empty table for the inputs, or the outputs.
+pub(super) fn side_table(variables: usize) -> Result<Table<ContractEntry>, LoadError> {
+    try_table(variables).map_err(|_| LoadError::Contract { variables })
+}
+
+/// Places of the bound tensors, in the order of the contract; none where the set has no tensor of the name.
 #[derive(Debug)]
 pub(super) struct Bindings {
-    places: Vec<Placement>,
+    places: Vec<Option<Placement>>,
 }
 
 impl Bindings {
-    pub(super) fn places(&self) -> &[Placement] {
+    pub(super) fn places(&self) -> &[Option<Placement>] {
         &self.places
     }
 }
@@ -129,8 +135,7 @@ impl Contract {
             by_var[var.id.0 as usize] = Some(order);
         }
         let side = |vars: Vec<&Var>, direction| {
-            let variables = vars.len();
-            let mut side = try_table(variables).map_err(|_| LoadError::Contract { variables })?;
+            let mut side = side_table(vars.len())?;
             for var in vars {
                 let Var { size_bytes, alignment_bytes: align_bytes, id: var_id, .. } = *var;
                 let entry = ContractEntry { size_bytes, align_bytes, var: var_id, direction };
@@ -147,15 +152,17 @@ impl Contract {
         self.inputs.iter().chain(self.outputs.iter())
     }
 
-    /// Joins both sets to the contract. Every entry that has no proper tensor is added to `offenders`; the bindings are
-    /// whole if there is none.
+    /// Joins both sets to the contract. Every entry that has no proper tensor is added to `offenders`.
     pub(super) fn join(&self, sets: Sets<'_>, heap: &Heap, offenders: &mut Vec<Offender>) -> Bindings {
         let mut places = Vec::with_capacity(self.inputs.len() + self.outputs.len());
         for (side, (set, snapshot)) in [(&self.inputs, sets.inputs), (&self.outputs, sets.outputs)] {
             let size_bytes_of = |place: Place| snapshot.view(place).size_bytes();
             offenders.extend(side.offences(set.places(), size_bytes_of).map(Offender::from));
             for (name, entry) in side.iter() {
-                let Some(place) = set.places().get_name(name) else { continue };
+                let Some(place) = set.places().get_name(name) else {
+                    places.push(None);
+                    continue;
+                };
                 let view = snapshot.view(place);
                 let ContractEntry { size_bytes, align_bytes: need_align_bytes, direction, .. } = entry;
                 let at = view.at();
@@ -167,7 +174,7 @@ impl Contract {
                     None
                 };
                 offenders.extend(found.map(|found| Offender::new(direction, name, size_bytes, found)));
-                places.push(Placement { base: view.at(), size_bytes: view.size_bytes() });
+                places.push(Some(Placement { base: at, size_bytes: view.size_bytes() }));
             }
         }
         Bindings { places }
@@ -182,10 +189,15 @@ impl Contract {
         inputs.into_iter().chain(side(Direction::Output, &self.outputs, sets.outputs.0))
     }
 
-    /// Where `var` is bound; `None` for a variable that is neither input nor output.
-    pub(super) fn place(&self, bindings: &Bindings, var: VarId) -> Option<Placement> {
-        let order = (*self.by_var.get(var.0 as usize)?)?;
-        bindings.places.get(order as usize).copied()
+    /// Where `var` is bound. A variable that is neither input nor output is one thing, an input or output without a tensor
+    /// another.
+    pub(super) fn place(&self, bindings: &Bindings, var: VarId) -> Result<Placement, BuildFault> {
+        let order = self.by_var.get(var.0 as usize).copied().flatten();
+        let order = order.ok_or(BuildFault::NoInputOrOutput(var))? as usize;
+        bindings.places.get(order).copied().flatten().ok_or_else(|| match self.entries().nth(order) {
+            Some((name, _)) => BuildFault::Unbound(Box::new(*name)),
+            None => BuildFault::NoInputOrOutput(var),
+        })
     }
 }
 
@@ -245,9 +257,11 @@ mod tests {
         assert_eq!(offenders, [""; 0]);
         assert_eq!(extras, [(Direction::Output, "extra".into())]);
         let place = |var| contract.place(&bindings, VarId(var)).map(|place| (place.base, place.size_bytes));
-        assert_eq!(place(0), Some((inputs.get("x").unwrap().at(), 64)));
-        assert_eq!(place(1), Some((outputs.get("x").unwrap().at(), 4096)));
-        assert_eq!((place(2), place(3)), (None, None));
+        assert_eq!(place(0), Ok((inputs.get("x").unwrap().at(), 64)));
+        assert_eq!(place(1), Ok((outputs.get("x").unwrap().at(), 4096)));
+        for var in [2, 3] {
+            assert_eq!(place(var), Err(BuildFault::NoInputOrOutput(VarId(var))));
+        }
     }
 
     #[test]

@@ -78,7 +78,10 @@ impl TpbImage {
             if template.is_dynamic() {
                 bundles.push(Bundle::new(template, options.ring_cache));
             } else {
-                fixed.push((template.queue(), Ring::new(&template, sink, heap, |_| None)?));
+                fixed.push((
+                    template.queue(),
+                    Ring::new(&template, sink, heap, |var| Err(BuildFault::NoInputOrOutput(var)))?,
+                ));
             }
         }
         let (mut entries, mut code) = ([DevAddr::NULL; Engine::COUNT], Vec::new());
@@ -175,8 +178,7 @@ impl TpbImage {
         rings: &'a [Arc<Ring>],
     ) -> impl Iterator<Item = Result<(Patched<'a>, Swap), BuildFault>> {
         let pointers = self.places.pointers().map(move |pointer| {
-            let place = self.contract.place(bindings, pointer.target);
-            let target = place.ok_or(BuildFault::Unbound(pointer.target))?.base;
+            let target = self.contract.place(bindings, pointer.target)?.base;
             let swap = match pointer.row {
                 None => Swap::Pointer { cell: pointer.at, target },
                 Some(_) => Swap::Row { row: pointer.at, target },

@@ -56,7 +56,7 @@ impl fmt::Display for ModelHandle {
 
 /// Where handles come from: incremented before use, 0 skipped.
 #[derive(Debug)]
-pub(super) struct HandleCounter(atomic::AtomicU32);
+pub(super) struct HandleCounter(pub(super) atomic::AtomicU32);
 
 impl HandleCounter {
     /// The counter of this process.

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 
 use sluice_core::dma::{Placement, RING_ALIGN_BYTES, RingSize, SwapFull, TemplateError};
 use sluice_core::exec::NrtStatus;
-use sluice_core::fmap::VarId;
+use sluice_core::fmap::{Miss, Name, VarId};
 use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::mmio::{Half, QueueId};
 
@@ -37,9 +37,12 @@ pub enum BuildFault {
     /// A symbolic address leaves its variable.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// A symbolic address names a variable that no tensor is bound to.
-    #[error("Failed to find io name for mr {0}")]
-    Unbound(VarId),
+    /// A variable that is neither input nor output is looked for among the tensors.
+    #[error("{}", Miss::Variable { var: *.0 })]
+    NoInputOrOutput(VarId),
+    /// An input or output that no tensor is bound to.
+    #[error("{}", Miss::Tensor { name: &**.0 })]
+    Unbound(Box<Name>),
     /// A swap list longer than counted at load.
     #[error(transparent)]
     Swaps(#[from] SwapFull),
@@ -51,7 +54,9 @@ impl BuildFault {
         match self {
             Self::Heap(_) => NrtStatus::RESOURCE,
             Self::Template(_) => NrtStatus::INVALID,
-            Self::Fault(_) | Self::Unbound(_) | Self::Swaps(_) => NrtStatus::FAILURE,
+            Self::Fault(_) | Self::NoInputOrOutput(_) | Self::Unbound(_) | Self::Swaps(_) => {
+                NrtStatus::FAILURE
+            }
         }
     }
 }
@@ -71,7 +76,7 @@ impl Ring {
         template: &Template,
         sink: &impl Sink,
         heap: &Heap,
-        place: impl Fn(VarId) -> Option<Placement>,
+        place: impl Fn(VarId) -> Result<Placement, BuildFault>,
     ) -> Result<Self, BuildFault> {
         let RingShape { used, size, .. } = template.shape();
         let half = || heap.alloc(size.bytes(), RING_ALIGN_BYTES, template.tag());
@@ -122,9 +127,9 @@ impl Bundle {
         &self,
         device: &D,
         heap: &Heap,
-        place: impl Fn(VarId) -> Option<Placement>,
+        place: impl Fn(VarId) -> Result<Placement, BuildFault>,
     ) -> Result<Arc<Ring>, BuildFault> {
-        let base = |var: VarId| Ok(place(var).ok_or(BuildFault::Unbound(var))?.base);
+        let base = |var: VarId| Ok(place(var)?.base);
         let key = self.template.vars().map(base).collect::<Result<Box<[DevAddr]>, BuildFault>>()?;
         if let Some(ring) = self.lock().get(&*key) {
             return Ok(ring);
@@ -164,9 +169,9 @@ mod tests {
         let heap = device.heap();
         let bundle = Bundle::new(template(64), 4);
         let start = heap.usage();
-        let error = bundle.ring(&*device, &heap, |_| None).unwrap_err();
+        let error = bundle.ring(&*device, &heap, |var| Err(BuildFault::NoInputOrOutput(var))).unwrap_err();
         assert_eq!(error.to_string(), "Failed to find io name for mr 0");
-        let short = |_| Some(Placement { base: FIXED, size_bytes: 63 });
+        let short = |_| Ok(Placement { base: FIXED, size_bytes: 63 });
         let error = bundle.ring(&*device, &heap, short).unwrap_err();
         assert_eq!(error.to_string(), "access ends at byte 64 of variable 0, which has 63");
         assert_eq!(heap.usage(), start);
@@ -178,7 +183,7 @@ mod tests {
         let heap = device.heap();
         let bundle = Bundle::new(template(1 << 20), 4);
         let place =
-            |VarId(var)| Some(Placement { base: DevAddr(u64::from(1 + var) << 32), size_bytes: 1 << 20 });
+            |VarId(var)| Ok(Placement { base: DevAddr(u64::from(1 + var) << 32), size_bytes: 1 << 20 });
         let rings: Vec<_> = std::thread::scope(|scope| {
             let build = || bundle.ring(&*device, &heap, place).unwrap();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(build)).collect();

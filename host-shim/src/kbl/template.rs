@@ -38,16 +38,24 @@ pub enum TemplateFault {
     },
     /// A transfer that descriptors can't express.
     #[error(transparent)]
-    Transfer(#[from] TransferError),
+    Transfer(TransferError),
+}
+
+impl From<TransferError> for TemplateFault {
+    /// One transfer can be too long as well as many together.
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::TooManyDescriptors { descriptors } => Self::DescriptorLimit { descriptors },
+            error => Self::Transfer(error),
+        }
+    }
 }
 
 impl TemplateFault {
     /// The status that the C interface reports for it.
     pub fn status(&self) -> NrtStatus {
         match self {
-            Self::DescriptorLimit { .. } | Self::Transfer(TransferError::TooManyDescriptors { .. }) => {
-                NrtStatus::QUEUE_FULL
-            }
+            Self::DescriptorLimit { .. } => NrtStatus::QUEUE_FULL,
             Self::Transfer(_) => NrtStatus::INVALID,
         }
     }
@@ -288,12 +296,9 @@ impl Template {
         &self,
         sink: &impl Sink,
         [tx, rx]: [DevAddr; 2],
-        place: impl Fn(VarId) -> Option<Placement>,
+        place: impl Fn(VarId) -> Result<Placement, BuildFault>,
     ) -> Result<(), BuildFault> {
-        let shift = |reach: &Reach| {
-            let var = reach.furthest.var();
-            Ok(reach.furthest.shift(place(var).ok_or(BuildFault::Unbound(var))?, reach.bytes)?)
-        };
+        let shift = |reach: &Reach| Ok(reach.furthest.shift(place(reach.furthest.var())?, reach.bytes)?);
         let shifts = std::iter::once(Ok(Shift::NONE)).chain(self.reaches.iter().map(shift));
         let shifts = shifts.collect::<Result<Box<[Shift]>, BuildFault>>()?;
         self.tx.write(sink, tx, &shifts)?;
@@ -340,7 +345,7 @@ mod tests {
     fn write(
         device: &MockDevice,
         template: &Template,
-        place: impl Fn(VarId) -> Option<Placement>,
+        place: impl Fn(VarId) -> Result<Placement, BuildFault>,
     ) -> ([DeviceBlock; 2], [DevAddr; 2]) {
         let heap = device.heap();
         let blocks = [(); 2].map(|()| heap.alloc(template.size.bytes(), 256, template.tag()).unwrap());
@@ -368,10 +373,10 @@ mod tests {
         pairs.collect()
     }
 
-    fn places(bases: [u64; 3]) -> impl Fn(VarId) -> Option<Placement> {
-        move |VarId(var)| {
-            let base = DevAddr(*bases.get(var as usize)?);
-            Some(Placement { base, size_bytes: 1 << 30 })
+    fn places(bases: [u64; 3]) -> impl Fn(VarId) -> Result<Placement, BuildFault> {
+        move |var| {
+            let base = bases.get(var.0 as usize).ok_or(BuildFault::NoInputOrOutput(var))?;
+            Ok(Placement { base: DevAddr(*base), size_bytes: 1 << 30 })
         }
     }
 

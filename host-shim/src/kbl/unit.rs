@@ -313,6 +313,17 @@ impl<D: Device> Unit<D> {
         collectives: Arc<dyn Collectives>,
         options: UnitOptions,
     ) -> Result<Self, OpenError> {
+        Self::open_numbered(device, heap, collectives, options, HandleCounter::global())
+    }
+
+    /// As [`open_with`](Self::open_with), with numbers of models from `handles`.
+    pub(super) fn open_numbered(
+        device: Arc<D>,
+        heap: Heap,
+        collectives: Arc<dyn Collectives>,
+        options: UnitOptions,
+        handles: &'static HandleCounter,
+    ) -> Result<Self, OpenError> {
         let ring_size = |descriptors: u32| match RingSize::new(descriptors)? {
             size if descriptors.is_power_of_two() => Ok(size),
             _ => Err(OpenError::RingPower { descriptors }),
@@ -353,7 +364,7 @@ impl<D: Device> Unit<D> {
                 options,
                 batch_limit: usable,
                 collectives,
-                models: Registry::new(HandleCounter::global()),
+                models: Registry::new(handles),
                 line: Mutex::new(Line::new(claim, tpbs, depth)),
                 phases,
                 patience: Patience::new(),
