@@ -29,6 +29,8 @@ pub use sluice_core::exec::{DeviceMap, DeviceRange};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, Fault, Memory};
 use sluice_core::mmio::TpbId;
 
+use crate::neff::Target;
+
 /// Memory of a device that threads of the host share.
 pub trait SharedMemory:
     CopyMemory
@@ -57,6 +59,9 @@ pub trait Device: Clock + Send + Sync + 'static {
 
     /// What kind of device this is, as reports name it: `sim`, `qemu-aarch64`, …
     fn name(&self) -> &'static str;
+
+    /// The architecture whose models it takes; [`Target::Any`] takes them all.
+    fn target(&self) -> Target;
 
     /// The device's memory: RAM, register window and boot block.
     fn memory(&self) -> &Self::Mem;

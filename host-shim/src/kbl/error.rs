@@ -18,9 +18,7 @@ use crate::neff::{CarveOut, DmaOp, Target};
 pub enum LoadError {
     /// Compiled for another architecture.
     #[error(
-        "Attempting to load an incompatible model! `{program}` is for {} and the device is {}",
-        target_name(*target),
-        target_name(*device)
+        "Attempting to load an incompatible model! `{program}` is for {target} and the device is {device}"
     )]
     Incompatible {
         /// The subgraph.
@@ -163,15 +161,5 @@ impl LoadError {
             Self::Collective(error) => error.status,
             Self::Registry(error) => error.status(),
         }
-    }
-}
-
-/// Name of an architecture as containers spell it.
-pub(super) const fn target_name(target: Target) -> &'static str {
-    match target {
-        Target::Sunda => "sunda",
-        Target::Cayman => "cayman",
-        Target::Mariana => "mariana",
-        Target::Any => "*",
     }
 }

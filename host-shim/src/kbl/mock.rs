@@ -20,12 +20,13 @@ use super::faulty::{Faulty, Plain};
 use super::{LoadOptions, ModelHandle, Tensor, TensorSet, Unit, UnitOptions};
 use crate::device::heap::Heap;
 use crate::device::{Device, Driver};
-use crate::neff::{Neff, ReadOptions, models, pack};
+use crate::neff::{Neff, ReadOptions, Target, models, pack};
 
 /// Plain memory that behaves as a device as far as the test makes it.
 pub(super) struct MockDevice {
     memory: Faulty,
     map: DeviceMap,
+    target: Target,
     cycles: AtomicU64,
     progress: (Mutex<u32>, Condvar),
     driver: Driver,
@@ -41,7 +42,12 @@ const BASE: DevAddr = DevAddr(0x1_0000_0000);
 pub(super) const RAM_BYTES: u64 = 4 << 20;
 
 impl MockDevice {
+    /// A device that takes models of every architecture.
     pub(super) fn new(tpbs: u32) -> Arc<Self> {
+        Self::of(Target::Any, tpbs)
+    }
+
+    pub(super) fn of(target: Target, tpbs: u32) -> Arc<Self> {
         let registers = RegisterMap::new(BASE, tpbs).unwrap();
         let bytes = registers.bytes() + RAM_BYTES;
         // A unit keeps its device alive for longer than any borrow of a test.
@@ -50,6 +56,7 @@ impl MockDevice {
         Arc::new(Self {
             memory: Faulty::over(Mapped::new(Slab::over(lines, BASE))),
             map: DeviceMap { ram, registers, boot: DevAddr::NULL, lanes: 1 },
+            target,
             cycles: AtomicU64::new(0),
             progress: Default::default(),
             driver: Driver::nobody(),
@@ -115,6 +122,10 @@ impl Device for MockDevice {
 
     fn name(&self) -> &'static str {
         "mock"
+    }
+
+    fn target(&self) -> Target {
+        self.target
     }
 
     fn memory(&self) -> &Faulty {

@@ -19,7 +19,7 @@ use super::place;
 use super::work::{EngineReport, WorkItem};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap};
-use crate::neff::{Neff, Program, Target};
+use crate::neff::{Neff, Program};
 use crate::sync::{Mutex, MutexGuard};
 
 /// How a model is loaded.
@@ -157,7 +157,6 @@ impl Model {
     pub(super) fn load<D: Device>(
         neff: &Neff,
         tpbs: &[(TpbId, TpbRegisters)],
-        device_target: Target,
         device: &D,
         heap: &Heap,
         collectives: &dyn Collectives,
@@ -169,7 +168,7 @@ impl Model {
             return Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, have });
         }
         let shared = place::shared_scratchpad(&neff.programs, heap)?;
-        let image_options = ImageOptions { device_target, ring_cache: options.ring_cache };
+        let image_options = ImageOptions { device_target: device.target(), ring_cache: options.ring_cache };
         let load = |program: &Program, at: (TpbId, TpbRegisters)| {
             let image = TpbImage::load(program, at, device, heap, shared.as_ref(), image_options)?;
             Ok((at.0, image))

@@ -33,7 +33,7 @@ use crate::device::Device;
 use crate::device::claim::{Claim, Driven};
 use crate::device::heap::Heap;
 use crate::device::process::{Forked, Process};
-use crate::neff::{Neff, Target};
+use crate::neff::Neff;
 use crate::patience::Patience;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -46,8 +46,6 @@ pub struct UnitOptions {
     pub exec_ring_rx: Option<u32>,
     /// Executions that may be staged or running at once, 1..=1024.
     pub depth: u32,
-    /// What the device is. [`Target::Any`] takes models of every architecture.
-    pub target: Target,
     /// How long an engine takes whose program the device can't interpret.
     pub opaque_engine_time: Duration,
     /// Host phases kept until they are taken; 0 for none, which saves the looks at the clock as well.
@@ -60,7 +58,6 @@ impl Default for UnitOptions {
             exec_ring: 4096,
             exec_ring_rx: None,
             depth: 64,
-            target: Target::Any,
             opaque_engine_time: Duration::from_micros(20),
             phase_log: 1 << 16,
         }
@@ -396,8 +393,7 @@ impl<D: Device> Unit<D> {
         let Shared { device, heap, at, phases, collectives, .. } = &*self.shared;
         let span = phases.start(&**device, Phase::Load);
         self.shared.check_process()?;
-        let target = self.shared.options.target;
-        let model = Model::load(neff, at, target, &**device, heap, &**collectives, options)?;
+        let model = Model::load(neff, at, &**device, heap, &**collectives, options)?;
         let pairs = model.batch_pairs();
         if pairs > self.shared.batch_limit {
             return Err(LoadError::BatchTooLarge { pairs, limit: self.shared.batch_limit });

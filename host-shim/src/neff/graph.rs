@@ -174,13 +174,9 @@ fn read_kernel<'a>(
     let json = Json::parse(place, bytes, budget)?;
     let root = Node::root(place, &json);
     let target = root.need("target")?;
-    let target = match target.text()? {
-        "sunda" | "v2" => Target::Sunda,
-        "cayman" | "v3" => Target::Cayman,
-        "mariana" | "v4" => Target::Mariana,
-        "*" => Target::Any,
-        other => return Err(target.invalid(format_args!("Invalid target = {}", Quoted(other)))),
-    };
+    let name = target.text()?;
+    let invalid = |_| target.invalid(format_args!("Invalid target = {}", Quoted(name)));
+    let target: Target = name.parse().map_err(invalid)?;
     let graphs = root.need("graphs")?;
     let count = graphs.list()?.len();
     if !(1..=MAX_SUBGRAPHS).contains(&count) {

@@ -49,8 +49,8 @@ use json::JsonBudget;
 pub use pack::{pack, pack_as};
 pub use pattern::{Dim, DmaCopy, Pattern, PatternError, Transfer};
 pub use program::{
-    Backing, CarveOut, DmaBlock, DmaOp, EngineProgram, Program, Queue, QueueKind, Tables, Target, Var,
-    VarKind, Work,
+    Backing, CarveOut, DmaBlock, DmaOp, EngineProgram, Program, Queue, QueueKind, Tables, Target,
+    UnknownTarget, Var, VarKind, Work,
 };
 /// An instruction that runs a [`DmaBlock`]; what [`Work::Blocks`] is made of.
 pub use sluice_core::exec::RunBlock;

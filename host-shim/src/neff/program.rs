@@ -9,11 +9,15 @@
 //!
 //! Programs are made by the reader alone; the rules it has checked are stated at each field.
 
+use std::fmt;
+use std::str::FromStr;
+
 use sluice_core::exec::{INSTRUCTION_BYTES, RunBlock};
 use sluice_core::fmap::VarId;
 use sluice_core::mmio::{Engine, QueueId, SemaphoreId};
 
 use super::bytes::Bytes;
+use super::error::Bare;
 use super::pattern::DmaCopy;
 
 /// Where a virtual temporary lives.
@@ -216,6 +220,53 @@ pub enum Target {
     Mariana,
     /// Runs anywhere.
     Any,
+}
+
+impl Target {
+    const ALL: [Self; 4] = [Self::Sunda, Self::Cayman, Self::Mariana, Self::Any];
+
+    /// The name, as containers spell it; `*` for [`Any`](Self::Any).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sunda => "sunda",
+            Self::Cayman => "cayman",
+            Self::Mariana => "mariana",
+            Self::Any => "*",
+        }
+    }
+
+    /// The second name that containers know it by.
+    const fn version(self) -> Option<&'static str> {
+        match self {
+            Self::Sunda => Some("v2"),
+            Self::Cayman => Some("v3"),
+            Self::Mariana => Some("v4"),
+            Self::Any => None,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no architecture.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{}` is no architecture, those are sunda, cayman, mariana and * for any", Bare(.name))]
+pub struct UnknownTarget {
+    /// The text.
+    pub name: String,
+}
+
+impl FromStr for Target {
+    type Err = UnknownTarget;
+
+    fn from_str(text: &str) -> Result<Self, UnknownTarget> {
+        let named = |target: &Self| target.name() == text || target.version() == Some(text);
+        Self::ALL.into_iter().find(named).ok_or_else(|| UnknownTarget { name: text.into() })
+    }
 }
 
 /// A piece of the state buffer that the program leaves to the event accelerator.

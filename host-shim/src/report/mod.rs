@@ -21,6 +21,9 @@ pub struct Report {
     pub device: String,
     /// `a2a3` or `a5`.
     pub arch: String,
+    /// Architecture whose models the device takes, `*` for any; absent where no model ran.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub target: String,
     /// Every record that was produced stands in the capture.
     pub lossless: bool,
     /// Every output of every execution was compared and was right, and there was one.

@@ -25,10 +25,11 @@ impl fmt::Display for Page<'_> {
         let report = self.report;
         writeln!(
             f,
-            "{} on {} {}, gate scope {}, run {:013x}",
+            "{} on {} {}{}, gate scope {}, run {:013x}",
             OneLine(&report.model.name),
             report.device,
             report.arch,
+            As(&report.target),
             report.gate_scope,
             report.run
         )?;
@@ -53,6 +54,19 @@ impl fmt::Display for Page<'_> {
             line(f, "wrong", wrong)?;
         }
         line(f, "result", self.verdict())
+    }
+}
+
+/// The architecture that the device passes for, if it is known.
+struct As<'a>(&'a str);
+
+impl fmt::Display for As<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "" => Ok(()),
+            "*" => f.write_str(" as any architecture"),
+            target => write!(f, " as {}", OneLine(target)),
+        }
     }
 }
 
@@ -255,6 +269,7 @@ mod tests {
         Report {
             device: "sim".into(),
             arch: "a2a3".into(),
+            target: "cayman".into(),
             gate_scope: "all".into(),
             run: 0xbeef,
             lossless: true,
@@ -286,7 +301,7 @@ mod tests {
     fn a_good_run_reads_like_this() {
         let page = page_in_folder(&report());
         let expected = "\
-gather on sim a2a3, gate scope all, run 000000000beef
+gather on sim a2a3 as cayman, gate scope all, run 000000000beef
 executed    1,000 executions on 2 subgraphs in 1.84 s
             6,000 work items moved bytes
 inputs      a             4.0 KiB  TPB 1, variable 0   at 0x1000
@@ -305,6 +320,16 @@ capture     out/capture.slc
 result      nothing lost, all verified
 ";
         assert_eq!(page, expected);
+    }
+
+    #[test]
+    fn what_the_device_passes_for_is_said_where_it_is_known() {
+        let first_line = |target: &str| {
+            let page = page_in_folder(&Report { target: target.into(), ..report() });
+            page.lines().next().unwrap().to_owned()
+        };
+        assert_eq!(first_line(""), "gather on sim a2a3, gate scope all, run 000000000beef");
+        assert!(first_line("*").starts_with("gather on sim a2a3 as any architecture, gate scope all"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ fn the_report_comes_back_out_of_the_capture() {
     let shown = sluice(&["report", "--json", capture.to_str().unwrap()]);
     assert_eq!(text(&shown.stdout), std::fs::read_to_string(folder.path("report.json")).unwrap());
     let page = sluice(&["report", capture.to_str().unwrap()]);
-    assert!(text(&page.stdout).starts_with("gather on sim a2a3, gate scope all, run "));
+    assert!(text(&page.stdout).starts_with("gather on sim a2a3 as cayman, gate scope all, run "));
 }
 
 #[test]

@@ -68,6 +68,29 @@ fn run_and_compare(test: &str, model: &str, neff: &Neff, lanes: u32, executions:
 }
 
 #[test]
+fn the_device_takes_models_of_its_own_architecture() {
+    let run = |test: &str, target: &[&str]| {
+        let folder = Folder::new(test);
+        let output = sluice(&[&["run", "--executions", "1", "--out", folder.out()], target].concat());
+        (code(&output), text(&output.stderr).to_owned(), folder)
+    };
+    let (status, stderr, _) = run("target_other", &["--target", "sunda"]);
+    let refusal = "Attempting to load an incompatible model! `sg00` is for cayman and the device is sunda";
+    assert!(status == 1 && stderr.contains(refusal), "{status}: {stderr}");
+    for (test, target, takes) in [
+        ("target_own", &[][..], "cayman"),
+        ("target_name", &["--target", "v3"], "cayman"),
+        ("target_any", &["--target", "*"], "*"),
+    ] {
+        let (status, stderr, folder) = run(test, target);
+        assert_eq!(status, 0, "{stderr}");
+        assert_eq!(folder.report()["target"], takes);
+    }
+    let (status, stderr, _) = run("target_none", &["--target", "trn9"]);
+    assert!(status == 2 && stderr.contains("`trn9` is no architecture"), "{status}: {stderr}");
+}
+
+#[test]
 fn gather_gives_the_bytes_and_records_that_its_text_says() {
     let neff = builtin("gather");
     run_and_compare("gather", "gather", &neff, 2, 40, &[]);

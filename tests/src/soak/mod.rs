@@ -48,7 +48,6 @@ const OPTIONS: UnitOptions = UnitOptions {
     exec_ring: 256,
     exec_ring_rx: None,
     depth: 24,
-    target: sluice_host::neff::Target::Any,
     opaque_engine_time: Duration::from_micros(20),
     phase_log: 64,
 };

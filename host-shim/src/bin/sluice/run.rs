@@ -21,7 +21,7 @@ use sluice_host::dfx::Session;
 use sluice_host::kbl::{
     self, Built, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit, UnitOptions, WaitError,
 };
-use sluice_host::neff::{Neff, ReadOptions, models, pack};
+use sluice_host::neff::{Neff, ReadOptions, Target, models, pack};
 use sluice_host::report::{self, Report};
 use sluice_host::verify::content::MAX_FILLED_BYTES;
 use sluice_host::verify::records::ExpectedCore;
@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// What the contents of tensors follow from
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
+    /// Architecture whose models the device takes: sunda, cayman, mariana, or * for any; that of the model by default
+    #[arg(long, value_name = "NAME")]
+    target: Option<Target>,
     #[command(flatten)]
     recording: Recording,
 }
@@ -66,8 +69,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             format_args!("{model}: cannot load the model: it has {tpbs} subgraphs, a device {most} TPBs");
         return Err(refusal(text, NrtStatus::LOAD_NOT_ENOUGH_NC));
     }
-    let config =
-        SimConfig { arch: args.recording.arch, tpbs, lanes: args.recording.lanes, ..SimConfig::default() };
+    let Recording { arch, lanes, .. } = args.recording;
+    let of_model = neff.programs.first().map_or(Target::Any, |program| program.target);
+    let target = args.target.unwrap_or(of_model);
+    let config = SimConfig { arch, target, tpbs, lanes, ..SimConfig::default() };
     let device = Arc::new(SimDevice::start(config)?);
     execute(args, &neff, device, &interrupt)
 }
@@ -92,6 +97,7 @@ fn execute<D: Device>(
 ) -> anyhow::Result<ExitCode> {
     let capture = Capture::begin(&args.recording, &*device)?;
     let mut report = blank_report(&capture, &args.recording, device.name());
+    report.target = device.target().name().into();
     let ram = device.map().ram;
     let heap = Heap::new(ram.base, ram.bytes);
     let unit = Unit::open(Arc::clone(&device), heap.clone(), UnitOptions::default())?;

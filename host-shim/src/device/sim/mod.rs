@@ -32,6 +32,7 @@ pub use memory::{Mapping, SimMemory};
 
 use super::process::Process;
 use super::{Device, Driver};
+use crate::neff::Target;
 use machine::{Machine, Processor};
 
 /// First device address.
@@ -48,6 +49,8 @@ const MOST_RAM_BYTES: u64 = 1 << 62;
 pub struct SimConfig {
     /// Whose counter and wire contract it has.
     pub arch: ArchId,
+    /// Whose models it takes. It can run those of any, and [`Target::Any`] says that it does.
+    pub target: Target,
     /// TPBs, 1..=8.
     pub tpbs: u32,
     /// Lanes, 1 up to the most of the architecture.
@@ -60,7 +63,14 @@ pub struct SimConfig {
 
 impl Default for SimConfig {
     fn default() -> Self {
-        Self { arch: ArchId::A2a3, tpbs: 2, lanes: 2, ram_bytes: 64 << 30, delays: AgentDelays::default() }
+        Self {
+            arch: ArchId::A2a3,
+            target: Target::Cayman,
+            tpbs: 2,
+            lanes: 2,
+            ram_bytes: 64 << 30,
+            delays: AgentDelays::default(),
+        }
     }
 }
 
@@ -103,6 +113,7 @@ pub struct SimDevice {
     machine: Arc<Machine>,
     memory: SimMemory,
     map: DeviceMap,
+    target: Target,
     driver: Driver,
     threads: Vec<JoinHandle<()>>,
 }
@@ -113,7 +124,7 @@ impl SimDevice {
     /// # Errors
     /// [`SimError`] when the system refuses memory or threads, or the configuration is none.
     pub fn start(config: SimConfig) -> Result<Self, SimError> {
-        let SimConfig { arch, tpbs, lanes, ram_bytes, delays } = config;
+        let SimConfig { arch, target, tpbs, lanes, ram_bytes, delays } = config;
         let shape = BootShape { arch, tpbs, lanes }.check()?;
         let refused = |source| SimError::Map { bytes: ram_bytes, source };
         if ram_bytes > MOST_RAM_BYTES {
@@ -133,6 +144,7 @@ impl SimDevice {
             machine: Arc::new(Machine::new(arch, processors)),
             memory,
             map: DeviceMap { ram, registers, boot, lanes },
+            target,
             driver: Driver::nobody(),
             threads: Vec::new(),
         };
@@ -222,6 +234,10 @@ impl Device for SimDevice {
 
     fn name(&self) -> &'static str {
         "sim"
+    }
+
+    fn target(&self) -> Target {
+        self.target
     }
 
     fn memory(&self) -> &SimMemory {

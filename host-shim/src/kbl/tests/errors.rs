@@ -45,8 +45,11 @@ fn load(neff: &Neff, options: UnitOptions) -> Result<ModelHandle, LoadError> {
 
 #[test]
 fn model_add_architecture() {
-    let error = load(&model("gather"), UnitOptions { target: Target::Mariana, ..small() }).unwrap_err();
-    let text = "Attempting to load an incompatible model!";
+    let device = MockDevice::of(Target::Mariana, 2);
+    let heap = device.heap();
+    let unit = Unit::open(device, heap, small()).unwrap();
+    let error = unit.load(&model("gather"), &LoadOptions::default()).unwrap_err();
+    let text = "Attempting to load an incompatible model! `sg00` is for cayman and the device is mariana";
     check(&error, error.status(), text, NrtStatus::INVALID);
 }
 

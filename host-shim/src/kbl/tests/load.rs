@@ -83,14 +83,30 @@ fn models_that_do_not_fit_the_unit_are_refused() {
     assert_eq!(error.status(), NrtStatus::LOAD_NOT_ENOUGH_NC);
     assert!(error.to_string().contains("asks for 4294967295 cores of 2 TPBs"), "{error}");
 
-    let other = UnitOptions { target: Target::Sunda, ..small() };
-    let error = open(2, other).load(&gather, &LoadOptions::default()).unwrap_err();
-    assert_eq!(error.status(), NrtStatus::INVALID);
-    assert!(error.to_string().starts_with("Attempting to load an incompatible model!"), "{error}");
-
     let smallest = UnitOptions { exec_ring: 32, ..small() };
     let error = open(2, smallest).load(&read("bare", &bare(11)), &LoadOptions::default()).unwrap_err();
     assert_eq!(error, LoadError::BatchTooLarge { pairs: 18, limit: 16 });
+}
+
+#[test]
+fn a_device_takes_models_of_its_own_architecture_and_of_none_in_particular() {
+    let gather = models::builtin("gather").unwrap();
+    let targets = [Target::Sunda, Target::Cayman, Target::Mariana, Target::Any];
+    for (of_device, of_model) in targets.into_iter().flat_map(|of| targets.map(|target| (of, target))) {
+        let device = MockDevice::of(of_device, 2);
+        let heap = device.heap();
+        let unit = Unit::open(device, heap.clone(), small()).unwrap();
+        let open = heap.usage();
+        let neff = read("gather", &gather.replace("cayman", of_model.name()));
+        let loaded = unit.load(&neff, &LoadOptions::default());
+        if of_device == of_model || [of_device, of_model].contains(&Target::Any) {
+            loaded.unwrap();
+        } else {
+            let (program, target, device) = ("sg00".into(), of_model, of_device);
+            assert_eq!(loaded, Err(LoadError::Incompatible { program, target, device }));
+            assert_eq!(heap.usage(), open);
+        }
+    }
 }
 
 #[test]
