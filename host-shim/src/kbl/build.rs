@@ -164,21 +164,20 @@ impl BuildData {
 /// Programs share tensors: each offender once, with the greatest need.
 fn merged(offenders: Vec<Offender>) -> Vec<Offender> {
     let mut merged: Vec<Offender> = Vec::new();
+    let mut places: HashMap<(Direction, String), usize> = HashMap::new();
     for offender in offenders {
-        let same =
-            |known: &&mut Offender| known.direction == offender.direction && known.name == offender.name;
-        match merged.iter_mut().find(same) {
-            Some(known) => {
-                known.need_bytes = known.need_bytes.max(offender.need_bytes);
-                if let (
-                    Found::Misaligned { need_align_bytes, .. },
-                    Found::Misaligned { need_align_bytes: also, .. },
-                ) = (&mut known.found, offender.found)
-                {
-                    *need_align_bytes = (*need_align_bytes).max(also);
-                }
-            }
-            None => merged.push(offender),
+        let place = *places.entry((offender.direction, offender.name.clone())).or_insert(merged.len());
+        let Some(known) = merged.get_mut(place) else {
+            merged.push(offender);
+            continue;
+        };
+        known.need_bytes = known.need_bytes.max(offender.need_bytes);
+        if let (
+            Found::Misaligned { need_align_bytes, .. },
+            Found::Misaligned { need_align_bytes: also, .. },
+        ) = (&mut known.found, offender.found)
+        {
+            *need_align_bytes = (*need_align_bytes).max(also);
         }
     }
     merged
@@ -326,4 +325,34 @@ pub(super) fn patched_slots(model: &Model, build: &BuildData) -> Result<Vec<Patc
         }
     }
     Ok(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offender(direction: Direction, name: &str, need_bytes: u64, found: Found) -> Offender {
+        Offender { direction, name: name.into(), need_bytes, found }
+    }
+
+    #[test]
+    fn offenders_are_merged_by_direction_and_name() {
+        use Direction::{Input, Output};
+        let odd = |need_align_bytes| Found::Misaligned { need_align_bytes, at: DevAddr(8) };
+        let all = vec![
+            offender(Input, "x", 8, odd(16)),
+            offender(Output, "x", 1, Found::Missing),
+            offender(Input, "x", 4, odd(64)),
+            offender(Output, "x", 2, Found::Missing),
+        ];
+        let once = [offender(Input, "x", 8, odd(64)), offender(Output, "x", 2, Found::Missing)];
+        assert_eq!(merged(all), once);
+    }
+
+    #[test]
+    fn merging_takes_as_many_steps_as_there_are_offenders() {
+        // Compared one by one, these would take hours.
+        let missing = |number: u32| offender(Direction::Input, &number.to_string(), 1, Found::Missing);
+        assert_eq!(merged((0..1 << 19).map(missing).collect()).len(), 1 << 19);
+    }
 }
