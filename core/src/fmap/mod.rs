@@ -16,7 +16,8 @@
 //! | variable map | variable → name, direction | the same |
 //!
 //! All of them are one open-addressing scheme ([`NameTable`], [`VarMap`]) with two slots per entry, so the load never
-//! exceeds a half. Nothing is allocated: entries and slots are arrays ([`FixedTable`]) or slices that the caller brings
+//! exceeds a half. A look-up takes a bounded number of steps, whatever the names are: one that collides with too many others
+//! is refused. Nothing is allocated: entries and slots are arrays ([`FixedTable`]) or slices that the caller brings
 //! ([`Room`]). Large tables are built where they stay: [`FixedTable::new`] is `const`, and a run-time sized table takes
 //! its slices from wherever they are.
 

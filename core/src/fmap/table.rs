@@ -116,7 +116,8 @@ impl<T: Copy, R: Room<T>> NameTable<T, R> {
     /// table is full.
     ///
     /// # Errors
-    /// A name of more than 255 bytes, or one more name than the table has room for.
+    /// A name of more than 255 bytes, one more name than the table has room for, or one whose hash too many others have or
+    /// come near.
     pub fn insert(&mut self, name: &[u8], value: T) -> Result<Option<T>, InsertError> {
         let name = Name::new(name)?;
         match self.probe(name.hash(), |entry| entry.name == name) {
@@ -161,12 +162,13 @@ impl<T: Copy, R: Room<T>> NameTable<T, R> {
     }
 
     /// Appends an entry under `hash`, at the place that [`probe`](Self::probe) found for it.
-    pub(super) fn put(&mut self, place: Probe, hash: u32, entry: Entry<T>) -> Result<(), Full> {
+    pub(super) fn put(&mut self, place: Probe, hash: u32, entry: Entry<T>) -> Result<(), InsertError> {
         let (capacity, count) = (self.capacity(), self.len);
-        let Probe::Vacant(slot) = place else { return Err(Full { capacity, count }) };
-        if count == capacity {
-            return Err(Full { capacity, count });
-        }
+        let slot = match place {
+            Probe::Vacant(slot) if count < capacity => slot,
+            Probe::Crowded if count < capacity => return Err(InsertError::Crowded { count }),
+            _ => return Err(Full { capacity, count }.into()),
+        };
         let (entries, slots) = self.room.parts_mut();
         entries[count] = entry;
         slots.as_flattened_mut()[slot] = Slot::of(hash, count);
@@ -182,7 +184,7 @@ impl<T: Copy, R: Room<T>> NameTable<T, R> {
     fn found(&self, probe: Probe) -> Option<T> {
         match probe {
             Probe::Found(entry) => self.entry(entry).value,
-            Probe::Vacant(_) | Probe::Full => None,
+            Probe::Vacant(_) | Probe::Full | Probe::Crowded => None,
         }
     }
 }
@@ -213,6 +215,11 @@ pub enum InsertError {
     Name(NameTooLong),
     /// The table is full.
     Full(Full),
+    /// Its hash collides with those of too many others.
+    Crowded {
+        /// Names in the table.
+        count: usize,
+    },
 }
 
 impl From<NameTooLong> for InsertError {
@@ -232,6 +239,9 @@ impl fmt::Display for InsertError {
         match self {
             Self::Name(error) => error.fmt(f),
             Self::Full(error) => error.fmt(f),
+            Self::Crowded { count } => {
+                write!(f, "name collides with too many of the {count} names in the table")
+            }
         }
     }
 }
@@ -248,6 +258,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::probe::{MAX_ALIKE, MAX_LOOKS};
     use super::*;
 
     /// The first two and the next two share all 32 bits of their hash; they were found by trying.
@@ -270,6 +281,44 @@ mod tests {
             table.insert(twin, 2).unwrap();
             assert_eq!((table.get(first), table.get(twin)), (Some(1), Some(2)));
         }
+    }
+
+    /// Inserts until the table is crowded, and makes sure that what is in it is found.
+    fn crowd(table: &mut FixedTable<usize, 1024>, mut names: impl Iterator<Item = Vec<u8>>) -> usize {
+        let mut known = Vec::new();
+        let refused = loop {
+            let name = names.next().unwrap();
+            match table.insert(&name, known.len()) {
+                Ok(_) => known.push(name),
+                Err(error) => {
+                    assert_eq!(error, InsertError::Crowded { count: known.len() });
+                    break name;
+                }
+            }
+        };
+        assert_eq!((table.len(), table.get(&refused)), (known.len(), None));
+        for (value, name) in known.iter().enumerate() {
+            assert_eq!((table.get(name), table.insert(name, value)), (Some(value), Ok(Some(value))));
+        }
+        known.len()
+    }
+
+    #[test]
+    fn names_that_were_made_to_have_one_hash_are_refused_at_the_ninth() {
+        // A second word that makes the product of the fold 0, whatever the first is.
+        let twin = |first: u64| [first, 0x6A09_E667_F3BC_C909].map(u64::to_le_bytes).concat();
+        assert_eq!(hash(&twin(1)), hash(&twin(2)), "the names no longer collide: find others");
+        let mut table = FixedTable::new();
+        assert_eq!(crowd(&mut table, (0..).map(twin)), MAX_ALIKE);
+        table.insert(b"another", 0).unwrap();
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "arithmetic only, slow to interpret")]
+    fn names_that_were_made_to_lie_in_a_row_are_refused_when_it_is_long() {
+        let in_row = (0u64..).map(|n| n.to_le_bytes().to_vec()).filter(|name| hash(name) >> 21 == 2047);
+        // In the last slot, and then in those from the first on.
+        assert_eq!(crowd(&mut FixedTable::new(), in_row), MAX_LOOKS);
     }
 
     #[test]

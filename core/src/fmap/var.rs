@@ -5,7 +5,7 @@ use core::fmt;
 use super::contract::Direction;
 use super::name::{Name, NameTooLong};
 use super::probe::Probe;
-use super::table::{Entry, FixedRoom, Full, NameTable, Room};
+use super::table::{Entry, FixedRoom, InsertError, NameTable, Room};
 
 /// The compiler's number of one variable, dense from 0 inside one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +72,7 @@ impl<R: Room<VarEntry>> VarMap<R> {
     /// Enters a variable.
     ///
     /// # Errors
-    /// A name of more than 255 bytes, a variable that is in the map already, or a full map.
+    /// A name of more than 255 bytes, a variable that is in the map already, or a map that has no place for it.
     pub fn insert(&mut self, var: VarId, name: &[u8], direction: Direction) -> Result<(), VarInsertError> {
         let name = Name::new(name)?;
         let entry = Entry { name, value: Some(VarEntry { var, direction }) };
@@ -128,8 +128,8 @@ pub enum VarInsertError {
         /// The variable.
         var: VarId,
     },
-    /// The map is full.
-    Full(Full),
+    /// The map has no place for it.
+    Table(InsertError),
 }
 
 impl From<NameTooLong> for VarInsertError {
@@ -138,9 +138,9 @@ impl From<NameTooLong> for VarInsertError {
     }
 }
 
-impl From<Full> for VarInsertError {
-    fn from(error: Full) -> Self {
-        Self::Full(error)
+impl From<InsertError> for VarInsertError {
+    fn from(error: InsertError) -> Self {
+        Self::Table(error)
     }
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for VarInsertError {
         match self {
             Self::Name(error) => error.fmt(f),
             Self::Twice { var } => write!(f, "variable {var} occurs twice"),
-            Self::Full(error) => error.fmt(f),
+            Self::Table(error) => error.fmt(f),
         }
     }
 }
@@ -188,7 +188,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::table::TensorSet;
+    use super::super::table::{Full, TensorSet};
     use super::*;
 
     #[test]
@@ -215,12 +215,13 @@ mod tests {
 
     #[test]
     fn what_does_not_get_in_is_named() {
+        let full = InsertError::Full(Full { capacity: 1, count: 1 });
         let mut map = VarMap::<FixedRoom<VarEntry, 1>>::new();
         let mut insert = |var, name: &[u8]| map.insert(VarId(var), name, Direction::Input);
         assert_eq!(insert(0, &[b'x'; 300]), Err(VarInsertError::Name(NameTooLong { len_bytes: 300 })));
         insert(0, b"x").unwrap();
         assert_eq!(insert(0, b"y"), Err(VarInsertError::Twice { var: VarId(0) }));
-        assert_eq!(insert(1, b"y"), Err(VarInsertError::Full(Full { capacity: 1, count: 1 })));
+        assert_eq!(insert(1, b"y"), Err(VarInsertError::Table(full)));
         assert!(map.iter().map(|(entry, name)| (entry.var.0, name.to_string())).eq([(0, "x".to_string())]));
     }
 
