@@ -1,7 +1,8 @@
 //! A small cache that forgets what was used least recently.
 //!
 //! Capacities are a handful, so the entries lie in one vector, most recent first, and a probe compares keys one by one.
-//! Values are shared pointers: an entry that is evicted while someone uses it lives on with its user.
+//! Values are shared pointers: an entry that is evicted while someone uses it lives on with its user. What nobody uses is
+//! handed out to be dropped, because whoever has the cache has a lock.
 
 use std::sync::Arc;
 
@@ -13,9 +14,9 @@ pub(super) struct Lru<K, V> {
 }
 
 impl<K: PartialEq, V> Lru<K, V> {
-    /// An empty cache; one of capacity 0 keeps nothing.
+    /// An empty cache; one of capacity 0 keeps nothing. It takes memory as it fills.
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, entries: Vec::with_capacity(capacity) }
+        Self { capacity, entries: Vec::new() }
     }
 
     /// The value of `key`, which becomes the most recent.
@@ -28,16 +29,18 @@ impl<K: PartialEq, V> Lru<K, V> {
         Some(Arc::clone(&self.entries[0].1))
     }
 
-    /// Enters `value`, unless another thread has entered one under this key meanwhile; returns the one that is in.
-    pub(super) fn insert(&mut self, key: K, value: Arc<V>) -> Arc<V> {
+    /// Enters `value`, unless another thread has entered one under this key meanwhile; returns the one to use, and what is in
+    /// the cache no more: the entry that had to go, or `value` itself.
+    pub(super) fn insert(&mut self, key: K, value: Arc<V>) -> (Arc<V>, Option<(K, Arc<V>)>) {
         if let Some(earlier) = self.get(&key) {
-            return earlier;
+            return (earlier, Some((key, value)));
         }
-        self.entries.truncate(self.capacity.saturating_sub(1));
-        if self.capacity > 0 {
-            self.entries.insert(0, (key, Arc::clone(&value)));
+        if self.capacity == 0 {
+            return (value, None);
         }
-        value
+        let evicted = if self.entries.len() == self.capacity { self.entries.pop() } else { None };
+        self.entries.insert(0, (key, Arc::clone(&value)));
+        (value, evicted)
     }
 }
 
@@ -50,28 +53,31 @@ mod tests {
     #[test]
     fn the_least_recently_used_goes_first_and_lives_on_with_its_user() {
         let mut cache = Lru::new(2);
-        let first = cache.insert(1, Arc::new("a"));
+        let (first, _) = cache.insert(1, Arc::new("a"));
         cache.insert(2, Arc::new("b"));
         assert!(cache.get(&1).is_some());
-        cache.insert(3, Arc::new("c"));
+        let (_, evicted) = cache.insert(3, Arc::new("c"));
+        assert_eq!(evicted, Some((2, Arc::new("b"))));
         assert!(cache.get(&2).is_none());
-        cache.insert(4, Arc::new("d"));
+        let (_, evicted) = cache.insert(4, Arc::new("d"));
         assert!(cache.get(&1).is_none());
+        drop(evicted);
         assert_eq!((*first, Arc::strong_count(&first)), ("a", 1));
     }
 
     #[test]
     fn the_value_that_came_first_wins() {
-        let mut cache = Lru::new(1);
+        let mut cache = Lru::new(usize::MAX);
         cache.insert(1, Arc::new("first"));
-        assert_eq!(*cache.insert(1, Arc::new("second")), "first");
+        let late = cache.insert(1, Arc::new("second"));
+        assert_eq!(late, (Arc::new("first"), Some((1, Arc::new("second")))));
         assert_eq!(cache.entries.len(), 1);
     }
 
     #[test]
     fn capacity_zero_keeps_nothing() {
         let mut cache = Lru::new(0);
-        assert_eq!(*cache.insert(1, Arc::new("a")), "a");
+        assert_eq!(cache.insert(1, Arc::new("a")), (Arc::new("a"), None));
         assert!(cache.get(&1).is_none());
     }
 

@@ -27,9 +27,9 @@ use crate::sync::{Mutex, MutexGuard};
 pub struct LoadOptions {
     /// Longest that an execution of the model may take (whole seconds, as runtimes give it).
     pub timeout_seconds: u32,
-    /// Rings kept per queue although no execution uses them.
+    /// Rings kept per queue although no execution uses them, each for other tensors; any number, and 0 for none.
     pub ring_cache: usize,
-    /// Whole builds kept, one per pair of sets.
+    /// Whole builds kept, one per pair of sets; any number, and 0 for none.
     pub build_cache: usize,
 }
 
@@ -103,9 +103,14 @@ impl Builds {
 
     /// Keeps a build that had to be made: a miss. Returns the one to use, which another thread may have kept meanwhile.
     pub(super) fn keep(&self, key: BuildKey, build: BuildData) -> Arc<BuildData> {
+        let build = Arc::new(build);
         let mut kept = self.lock();
         kept.counts.misses += 1;
-        kept.builds.insert(key, Arc::new(build))
+        let (build, evicted) = kept.builds.insert(key, build);
+        // Hits of all models wait for this lock, and an evicted build gives all its memory back.
+        drop(kept);
+        drop(evicted);
+        build
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {

@@ -81,17 +81,20 @@ struct Step {
 }
 
 impl PhaseLog {
-    /// An empty log that keeps at most `capacity` spans, for which it takes memory now, and counts the rest. One of capacity
-    /// 0 is off: it does neither, nor does it look at the clock, which counts at `frequency_hz`.
+    /// Spans that it has room for from the start, if it is to keep so many: recording does not allocate before there are more.
+    pub const ROOM: usize = 1 << 16;
+
+    /// An empty log that keeps at most `capacity` spans and counts the rest. One of capacity 0 is off: it does neither, nor does
+    /// it look at the clock, which counts at `frequency_hz`.
     pub fn new(capacity: usize, frequency_hz: u64) -> Self {
-        let kept = Kept { steps: Vec::with_capacity(capacity), omitted: 0 };
+        let kept = Kept { steps: Vec::with_capacity(capacity.min(Self::ROOM)), omitted: 0 };
         Self { capacity, frequency_hz, kept: Mutex::new(kept) }
     }
 
     /// Takes the spans kept since the last call, in order of their ends, and the number of those that were not kept.
     pub fn take(&self) -> (Vec<Span>, u64) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // The room stays, so that recording never allocates.
+        // The room stays for those to come.
         (kept.steps.drain(..).map(|step| self.span(&step)).collect(), std::mem::take(&mut kept.omitted))
     }
 

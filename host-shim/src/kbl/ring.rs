@@ -136,7 +136,9 @@ impl Bundle {
         }
         // Written outside the lock; if another thread was faster, its ring is used and this one dropped.
         let ring = Arc::new(Ring::new(&self.template, device, heap, place)?);
-        Ok(self.lock().insert(key, ring))
+        // What is dropped gives device memory back: outside the lock, too.
+        let (ring, _evicted) = self.lock().insert(key, ring);
+        Ok(ring)
     }
 
     fn lock(&self) -> MutexGuard<'_, Lru<Box<[DevAddr]>, Ring>> {

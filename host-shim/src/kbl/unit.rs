@@ -48,7 +48,8 @@ pub struct UnitOptions {
     pub depth: u32,
     /// How long an engine takes whose program the device can't interpret.
     pub opaque_engine_time: Duration,
-    /// Host phases kept until they are taken; 0 for none, which saves the looks at the clock as well.
+    /// Host phases kept until they are taken: any number, with room for [`PhaseLog::ROOM`] from the start; 0 for none, which
+    /// saves the looks at the clock as well.
     pub phase_log: usize,
 }
 
@@ -59,7 +60,7 @@ impl Default for UnitOptions {
             exec_ring_rx: None,
             depth: 64,
             opaque_engine_time: Duration::from_micros(20),
-            phase_log: 1 << 16,
+            phase_log: PhaseLog::ROOM,
         }
     }
 }

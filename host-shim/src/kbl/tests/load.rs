@@ -211,6 +211,19 @@ fn caches_keep_no_more_than_their_capacity() {
 }
 
 #[test]
+fn capacities_without_bound_are_taken() {
+    let device = MockDevice::new(1);
+    let heap = device.heap();
+    let unit = Unit::open(device, heap, UnitOptions { phase_log: usize::MAX, ..small() }).unwrap();
+    let options = LoadOptions { ring_cache: usize::MAX, build_cache: usize::MAX, ..LoadOptions::default() };
+    let model = unit.load(&model("pointers"), &options).unwrap();
+    let (inputs, outputs) = tensors(&unit, model);
+    let build = || unit.build(model, &inputs, &outputs).unwrap().was_hit();
+    assert_eq!([build(), build()], [false, true]);
+    assert_eq!(unit.phases().take().0.len(), 3);
+}
+
+#[test]
 fn constant_pointers_are_written_at_load_and_bound_ones_in_the_swap_list() {
     let bench = Bench::new(&model("pointers"));
     let built = bench.built();
