@@ -11,7 +11,7 @@ use super::ring::BuildFault;
 use super::template::TemplateFault;
 use crate::device::heap::HeapError;
 use crate::device::process::Forked;
-use crate::neff::{CarveOut, DmaOp, Target};
+use crate::neff::{CarveOut, DmaOp, ProgramFault, Target};
 
 /// A model that can't be loaded. Nothing of it stays on the device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -27,6 +27,14 @@ pub enum LoadError {
         target: Target,
         /// What the device is.
         device: Target,
+    },
+    /// A program that breaks a rule. None that was read does.
+    #[error("`{program}`: {fault}")]
+    Program {
+        /// The subgraph.
+        program: String,
+        /// The rule.
+        fault: ProgramFault,
     },
     /// An event-accelerator carve-out where the device has none.
     #[error(
@@ -145,6 +153,7 @@ impl LoadError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Incompatible { .. }
+            | Self::Program { .. }
             | Self::CarveOut { .. }
             | Self::TooLarge { .. }
             | Self::OutsideVariable { .. }

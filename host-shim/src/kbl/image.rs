@@ -69,6 +69,7 @@ impl TpbImage {
         options: ImageOptions,
     ) -> Result<Self, LoadError> {
         check_target(program, options.device_target)?;
+        program.check().map_err(|fault| LoadError::Program { program: program.name.clone(), fault })?;
         let contract = Contract::of(program)?;
         let places = Places::new(program, heap, shared)?;
         places.write(program, sink)?;

@@ -20,10 +20,7 @@ use sluice_core::mem::DevAddr;
 use super::error::LoadError;
 use super::sink::Sink;
 use crate::device::heap::{DeviceBlock, Heap, UsageTag};
-use crate::neff::{Backing, Program, Var, VarKind};
-
-/// Bytes of a pointer.
-pub(super) const POINTER_BYTES: u64 = 8;
+use crate::neff::{Backing, POINTER_BYTES, Program, Var, VarKind};
 
 /// A pointer in device memory whose target is bound per execution.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -16,6 +16,7 @@
 
 mod archive;
 mod bytes;
+mod check;
 mod constant;
 mod digest;
 mod error;
@@ -41,6 +42,7 @@ use std::path::Path;
 
 use archive::Archive;
 pub use bytes::Bytes;
+pub use check::ProgramFault;
 pub(crate) use error::Bare;
 use error::Place;
 pub use error::{NeffError, NeffFault};
@@ -48,6 +50,7 @@ pub use header::{HEADER_BYTES, Header, Package, SUPPORTED_FEATURES};
 use json::JsonBudget;
 pub use pack::{pack, pack_as};
 pub use pattern::{Dim, DmaCopy, Pattern, PatternError, Transfer};
+pub(crate) use program::POINTER_BYTES;
 pub use program::{
     Backing, CarveOut, DmaBlock, DmaOp, EngineProgram, Program, Queue, QueueKind, Tables, Target,
     UnknownTarget, Var, VarKind, Work,

@@ -7,7 +7,8 @@
 //!                               blocks[] ◄─────────────────┘  which bytes move
 //! ```
 //!
-//! Programs are made by the reader alone; the rules it has checked are stated at each field.
+//! Programs are made by the reader; the rules it has checked are stated at each field. Whoever changes one breaks them at
+//! worst: a load looks at those again that it relies on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,6 +20,9 @@ use sluice_core::mmio::{Engine, QueueId, SemaphoreId};
 use super::bytes::Bytes;
 use super::error::Bare;
 use super::pattern::DmaCopy;
+
+/// Bytes of a pointer, and of a row of a table of them.
+pub(crate) const POINTER_BYTES: u64 = 8;
 
 /// Where a virtual temporary lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

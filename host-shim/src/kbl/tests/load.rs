@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_core::dma::Barrier;
 use sluice_core::exec::{ExecRequest, NrtStatus};
-use sluice_core::fmap::Direction;
+use sluice_core::fmap::{Direction, VarId};
 use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{Engine, EventId, Half, QueueId, QueueRegister, TpbId};
 use zerocopy::FromBytes;
@@ -107,6 +107,19 @@ fn a_device_takes_models_of_its_own_architecture_and_of_none_in_particular() {
             assert_eq!(heap.usage(), open);
         }
     }
+}
+
+#[test]
+fn a_program_that_was_changed_against_the_rules_is_refused() {
+    let device = MockDevice::new(1);
+    let heap = device.heap();
+    let unit = Unit::open(device, heap.clone(), small()).unwrap();
+    let open = heap.usage();
+    let mut neff = model("pointers");
+    neff.programs[0].vars[2].id = VarId(9);
+    let error = unit.load(&neff, &LoadOptions::default()).unwrap_err();
+    assert_eq!(error.to_string(), "`sg00`: variable `z`: has number 9 and place 2");
+    assert_eq!((error.status(), heap.usage()), (NrtStatus::INVALID, open));
 }
 
 #[test]
