@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A build looks at a set through its [`Snapshot`]. As long as neither the set nor any of its tensors has moved, every
-//! snapshot is the same shared one, and its [`SetKey`] alone says that all addresses are as before. While no tensor of the
+//! snapshot is the same shared one, and its [`SetKey`] alone says that all addresses are as before. An attach is a move even
+//! to the bytes where the tensor is. While no tensor of the
 //! process has moved, that costs one comparison; after a move elsewhere the set looks at its own tensors once.
 
 use std::collections::TryReserveError;
@@ -213,6 +214,18 @@ mod tests {
         let after = set.snapshot();
         assert_ne!(before.key(), after.key());
         assert_eq!(at(&set, &after, "x"), b.at());
+        // To where it is already, and there and back.
+        let elsewhere = Tensor::allocate(&heap, 64).unwrap();
+        let mut last = after.key();
+        for to in [&[&b][..], &[&a], &[&elsewhere, &b]] {
+            to.iter().for_each(|to| a.attach(to));
+            let moved = set.snapshot();
+            assert_ne!(moved.key(), last);
+            assert_eq!(at(&set, &moved, "x"), b.at());
+            assert!(Arc::ptr_eq(&moved, &set.snapshot()));
+            last = moved.key();
+        }
+        let after = set.snapshot();
         // A tensor that is in no set moves nothing.
         b.attach(&b.slice(64, 64).unwrap());
         assert!(Arc::ptr_eq(&after, &set.snapshot()));

@@ -25,6 +25,9 @@ pub(super) struct StorageGeneration(u64);
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 impl StorageGeneration {
+    /// Nothing was moved yet.
+    const FIRST: Self = Self(0);
+
     /// The generation now. Read it before the tensors: what is resolved after an attach must not bear the number from
     /// before it.
     pub(super) fn now() -> Self {
@@ -44,6 +47,8 @@ pub(super) struct View {
     storage: Arc<Storage>,
     offset_bytes: u64,
     size_bytes: u64,
+    /// The attach that moved the tensor here; the first generation if none did.
+    since: StorageGeneration,
 }
 
 impl View {
@@ -59,10 +64,11 @@ impl View {
         self.storage.block.heap()
     }
 
-    /// Whether both are the same bytes of the same storage.
+    /// Whether the tensor was not moved between both: not even to the bytes where it was before, or there and back.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.storage, &other.storage)
-            && (self.offset_bytes, self.size_bytes) == (other.offset_bytes, other.size_bytes)
+            && (self.offset_bytes, self.size_bytes, self.since)
+                == (other.offset_bytes, other.size_bytes, other.since)
     }
 
     fn part(&self, offset_bytes: u64, size_bytes: u64) -> Result<Self, TensorError> {
@@ -71,7 +77,8 @@ impl View {
             return Err(TensorError::Range { offset_bytes, size_bytes, tensor_bytes: self.size_bytes });
         }
         let storage = Arc::clone(&self.storage);
-        Ok(Self { storage, offset_bytes: self.offset_bytes + offset_bytes, size_bytes })
+        let offset_bytes = self.offset_bytes + offset_bytes;
+        Ok(Self { storage, offset_bytes, size_bytes, since: StorageGeneration::FIRST })
     }
 }
 
@@ -132,7 +139,8 @@ impl Tensor {
     /// No room in the heap, no bytes asked for, or an alignment that is not a power of two.
     pub fn allocate_aligned(heap: &Heap, size_bytes: u64, align_bytes: u64) -> Result<Self, TensorError> {
         let block = heap.alloc(size_bytes, align_bytes.max(Self::ALIGN_BYTES), UsageTag::Tensor)?;
-        Ok(Self::of(View { storage: Arc::new(Storage { block }), offset_bytes: 0, size_bytes }))
+        let storage = Arc::new(Storage { block });
+        Ok(Self::of(View { storage, offset_bytes: 0, size_bytes, since: StorageGeneration::FIRST }))
     }
 
     /// A second tensor over part of this one's bytes. It stays where it is when this one is attached elsewhere.
@@ -146,9 +154,11 @@ impl Tensor {
     /// Moves this tensor, and with it every clone and every set that holds one, onto the bytes of `other`. The old bytes
     /// stay for executions that were built with them until these end, and for a set until it is next built with.
     pub fn attach(&self, other: &Self) {
-        let view = other.view();
-        *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;
-        GENERATION.fetch_add(1, Ordering::SeqCst);
+        let mut view = other.view();
+        let mut held = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: whoever sees the new generation waits for the view that belongs to it.
+        view.since = StorageGeneration(GENERATION.fetch_add(1, Ordering::SeqCst) + 1);
+        *held = view;
     }
 
     /// Where it begins in device memory.

@@ -189,6 +189,15 @@ fn an_unchanged_set_hits_and_every_change_misses() {
     let moved = bench.built();
     assert!(!moved.was_hit());
     assert!(rings(&bench) > rings_before);
+    // There and back again, and to where it is already.
+    let rings_moved = rings(&bench);
+    same.attach(&same.slice(0, 4096).unwrap());
+    same.attach(&other);
+    assert!(!bench.built().was_hit());
+    same.attach(&other);
+    assert!(!bench.built().was_hit());
+    assert!(bench.built().was_hit());
+    assert_eq!(rings(&bench), rings_moved);
     let bound = bench.unit.bound(&moved).unwrap();
     let names: Vec<_> = bound.iter().map(|bound| (&*bound.wanted.name, bound.wanted.var.0)).collect();
     assert_eq!(names, [("x", 0), ("y", 1), ("z", 2)]);
@@ -200,7 +209,7 @@ fn an_unchanged_set_hits_and_every_change_misses() {
         again.add(name, bench.inputs.get(name).unwrap().clone()).unwrap();
     }
     assert!(!bench.unit.build(bench.model, &again, &bench.outputs).unwrap().was_hit());
-    assert_eq!(counts(&bench), BuildCounts { hits: 9, misses: 4 });
+    assert_eq!(counts(&bench), BuildCounts { hits: 10, misses: 6 });
 }
 
 #[test]
