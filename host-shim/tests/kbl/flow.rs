@@ -25,6 +25,26 @@ pub(crate) fn check_gather(bench: &Bench, outputs: &TensorSet, a: &[u8], b: &[u8
 }
 
 #[test]
+fn counters_of_the_device_go_round_and_every_byte_arrives() {
+    let device = Arc::new(SimDevice::start(SimConfig::default()).unwrap());
+    for tpb in (0..device.map().registers.tpbs()).map(|tpb| TpbId::new(tpb).unwrap()) {
+        let registers = device.map().registers.tpb(tpb).unwrap();
+        for (word, before) in [(ControlWord::ExecHeadPairs, 500), (ControlWord::ExecutionsDone, 50)] {
+            device.write(registers.control_word(word), &(u32::MAX - before).to_le_bytes()).unwrap();
+        }
+    }
+    let bench = Bench::on(device, UnitOptions { exec_ring: 64, ..UnitOptions::default() });
+    let model = bench.load(&builtin("gather"));
+    let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+    let built = bench.unit.build(model, &inputs, &outputs).unwrap();
+    for execution in 0..100 {
+        let (a, b) = (bench.fill(&inputs, "a", 2 * execution), bench.fill(&inputs, "b", 2 * execution + 1));
+        bench.run(&built);
+        check_gather(&bench, &outputs, &a, &b);
+    }
+}
+
+#[test]
 fn gather_moves_every_byte_to_its_place() {
     let bench = Bench::new(UnitOptions::default());
     let start = bench.heap.usage();
