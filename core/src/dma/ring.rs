@@ -460,6 +460,14 @@ impl PairCursor {
         }
     }
 
+    /// The queue with rings that are in the laps of these ids instead.
+    #[must_use]
+    pub const fn in_laps(mut self, ring_ids: RingIds) -> Self {
+        self.tx.next.slot.ring_id = ring_ids.tx;
+        self.rx.next.slot.ring_id = ring_ids.rx;
+        self
+    }
+
     /// The TX ring.
     pub const fn tx(&self) -> &Cursor {
         &self.tx
