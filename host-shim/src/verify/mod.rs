@@ -3,6 +3,7 @@
 //! | question | module | source of the answer | held against |
 //! |---|---|---|---|
 //! | which bytes do the outputs hold? | [`origin`] | patterns of the program, byte by byte | output tensors |
+//! | and which can't be told? | `race` over `follow`, `order` | what the semaphores leave open | – |
 //! | what do the tensors hold before? | [`content`] | seed, name, number of the execution | – |
 //! | which records are there? | [`records`] | work items, executions, lanes | the capture |
 //!
@@ -10,9 +11,13 @@
 //! which a device happened to run.
 
 pub mod content;
+mod follow;
+mod order;
 pub mod origin;
+mod race;
 pub mod records;
 
 pub use content::Content;
-pub use origin::{Difference, Origins, Tensor, Unverifiable};
+pub use follow::{MAX_COPIED_BYTES, MAX_FOLLOWED_BYTES, Unverifiable};
+pub use origin::{Difference, Origins, Tensor, Unordered};
 pub use records::{ExpectedRecords, RecordCheck};

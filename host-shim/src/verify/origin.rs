@@ -8,88 +8,16 @@
 //!   a: a0 a1 a2 a3     copy [2 of step 2]    keep: a0 a2      copy      out: · a0 a2 ·      "·" = as before
 //! ```
 //!
-//! Engines run side by side and wait for semaphores. Any order that the semaphores allow has to give the same bytes, so
-//! one such order is enough.
+//! Engines run side by side and wait for semaphores. One order that these allow is followed; a byte that would be another in
+//! another order is not followed any further.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use sluice_core::exec::SemaphoreWait;
-use sluice_core::fmap::VarId;
-use sluice_core::mmio::{Engine, SemaphoreId};
-
-use crate::neff::pattern::MAX_DIMS;
-use crate::neff::{Backing, Dim, DmaCopy, DmaOp, Pattern, Program, RunBlock, VarKind, Work};
-
-/// Most bytes of variables that are followed; each costs eight bytes of host memory.
-pub const MAX_FOLLOWED_BYTES: u64 = 16 << 20;
-
-/// Most bytes that the copies of one execution may move for it to be followed.
-pub const MAX_COPIED_BYTES: u64 = 1 << 28;
-
-/// Why the outputs of a model cannot be worked out.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unverifiable {
-    /// An engine's instructions are not ours.
-    #[error("{program}: the program of engine {engine} cannot be interpreted")]
-    Opaque {
-        /// The subgraph.
-        program: String,
-        /// The engine.
-        engine: Engine,
-    },
-    /// More bytes than are followed.
-    #[error("variables of {bytes} bytes, at most {MAX_FOLLOWED_BYTES} are followed")]
-    TooLarge {
-        /// Bytes of all variables.
-        bytes: u64,
-    },
-    /// More copying than is followed.
-    #[error("copies of more than {MAX_COPIED_BYTES} bytes per execution")]
-    TooLong,
-    /// A block that does not copy.
-    #[error("{program}: block {block} of engine {engine} does more than copy")]
-    NotCopy {
-        /// The subgraph.
-        program: String,
-        /// The engine.
-        engine: Engine,
-        /// The block.
-        block: u32,
-    },
-    /// A block that touches a variable whose bytes are no data of the model.
-    #[error("{program}: block {block} of engine {engine} touches `{variable}`, which holds no data")]
-    NoData {
-        /// The subgraph.
-        program: String,
-        /// The engine.
-        engine: Engine,
-        /// The block.
-        block: u32,
-        /// The variable.
-        variable: String,
-    },
-    /// A block that copies bytes onto themselves, in an order that is not defined.
-    #[error("{program}: block {block} of engine {engine} copies `{variable}` onto itself")]
-    Overlap {
-        /// The subgraph.
-        program: String,
-        /// The engine.
-        engine: Engine,
-        /// The block.
-        block: u32,
-        /// The variable.
-        variable: String,
-    },
-    /// Output bytes that come from memory nothing has written.
-    #[error("`{output}`: {bytes} bytes come from scratch memory that the program does not write")]
-    Undefined {
-        /// The output.
-        output: String,
-        /// How many.
-        bytes: usize,
-    },
-}
+use super::follow::{Content, Followed, Mover, Unverifiable, block_of};
+use super::order::{Order, schedule};
+use super::race::Races;
+use crate::neff::{Program, VarKind};
 
 /// A byte's origin in 64 bits: what it is in the upper 16, offset or value in the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,12 +31,16 @@ enum Source {
         offset: usize,
     },
     Constant(u8),
+    /// Whoever comes last in the race of that number.
+    Contested(usize),
     Unwritten,
 }
 
 impl Origin {
     const SHIFT: u32 = 48;
     const CONSTANT: u64 = 0xfffe;
+    const CONTESTED: u64 = 0xfffd;
+    const VALUE: u64 = (1 << Self::SHIFT) - 1;
     const UNWRITTEN: Self = Self(0xffff << Self::SHIFT);
 
     /// Tensor numbers are below [`MAX_TENSORS`], and offsets below [`MAX_FOLLOWED_BYTES`].
@@ -120,19 +52,29 @@ impl Origin {
         Self(Self::CONSTANT << Self::SHIFT | value as u64)
     }
 
+    const fn contested(race: usize) -> Self {
+        Self(Self::CONTESTED << Self::SHIFT | race as u64)
+    }
+
+    fn race(self) -> Option<usize> {
+        match self.source() {
+            Source::Contested(race) => Some(race),
+            Source::Before { .. } | Source::Constant(_) | Source::Unwritten => None,
+        }
+    }
+
     const fn source(self) -> Source {
         match self.0 >> Self::SHIFT {
             0xffff => Source::Unwritten,
             Self::CONSTANT => Source::Constant(self.0 as u8),
-            tensor => {
-                Source::Before { tensor: tensor as usize, offset: (self.0 & 0xffff_ffff_ffff) as usize }
-            }
+            Self::CONTESTED => Source::Contested((self.0 & Self::VALUE) as usize),
+            tensor => Source::Before { tensor: tensor as usize, offset: (self.0 & Self::VALUE) as usize },
         }
     }
 }
 
 /// Most tensors that are told apart.
-const MAX_TENSORS: usize = 0xfffe;
+pub(super) const MAX_TENSORS: usize = Origin::CONTESTED as usize;
 
 /// A bound tensor: an input or output that any program names, once.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,12 +100,25 @@ pub struct Difference {
     pub found: u8,
 }
 
+/// Bytes of an output that are now this and now that.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{output}`: {bytes} bytes are not verifiable: two blocks touch them unordered, {} and {}", blocks[0], blocks[1])]
+pub struct Unordered {
+    /// The output.
+    pub output: String,
+    /// How many.
+    pub bytes: usize,
+    /// The first two blocks of which that is true, by subgraph, engine and number.
+    pub blocks: [String; 2],
+}
+
 /// The origins of all output bytes of a model.
 #[derive(Clone, Debug)]
 pub struct Origins {
     tensors: Vec<Tensor>,
     /// By tensor; empty for inputs.
     bytes: Vec<Vec<Origin>>,
+    unordered: Vec<Unordered>,
 }
 
 impl Origins {
@@ -192,12 +147,11 @@ impl Origins {
     /// Follows one execution of all programs.
     pub fn of(programs: &[Program]) -> Result<Self, Unverifiable> {
         let tensors = Self::tensors_of(programs);
-        let mut memory = Followed::new(programs, &tensors)?;
-        for (index, program) in programs.iter().enumerate() {
-            memory.run(index, program)?;
-        }
-        let mut bytes = memory.places;
-        bytes.truncate(tensors.len());
+        let followed = Followed::new(programs, &tensors)?;
+        let orders: Vec<_> = programs.iter().map(|program| Order::of(program, &schedule(program))).collect();
+        let races = Races::of(&followed, &orders);
+        let mut bytes = origins(&followed, &races);
+        let mut unordered = Vec::new();
         for (tensor, bytes) in tensors.iter().zip(&mut bytes) {
             if !tensor.is_output {
                 *bytes = Vec::new();
@@ -206,8 +160,23 @@ impl Origins {
             if undefined > 0 {
                 return Err(Unverifiable::Undefined { output: tensor.name.clone(), bytes: undefined });
             }
+            let mut contested = bytes.iter().filter_map(|origin| origin.race()).peekable();
+            if let Some(&race) = contested.peek() {
+                let blocks = races.pair(race).map(|mover| name_of(programs, mover));
+                unordered.push(Unordered { output: tensor.name.clone(), bytes: contested.count(), blocks });
+            }
         }
-        Ok(Self { tensors, bytes })
+        Ok(Self { tensors, bytes, unordered })
+    }
+
+    /// The bytes of outputs that are not compared.
+    pub fn unordered(&self) -> &[Unordered] {
+        &self.unordered
+    }
+
+    /// How many bytes of output `tensor` are compared.
+    pub fn comparable_bytes(&self, tensor: usize) -> usize {
+        self.bytes[tensor].iter().filter(|origin| origin.race().is_none()).count()
     }
 
     /// The bound tensors; contents are given in this order.
@@ -219,221 +188,46 @@ impl Origins {
     ///
     /// `before` holds what each tensor held before the execution, and `found` what the output holds after it.
     pub fn first_difference(&self, tensor: usize, before: &[Vec<u8>], found: &[u8]) -> Option<Difference> {
-        let expected = self.bytes[tensor].iter().map(|origin| match origin.source() {
-            Source::Before { tensor, offset } => before[tensor][offset],
-            Source::Constant(value) => value,
-            Source::Unwritten => unreachable!("outputs with such bytes are refused"),
-        });
-        expected
-            .zip(found)
-            .enumerate()
-            .find(|(_, (expected, found))| expected != *found)
-            .map(|(offset, (expected, &found))| Difference { offset, expected, found })
+        self.bytes[tensor].iter().zip(found).enumerate().find_map(|(offset, (origin, &found))| {
+            let expected = match origin.source() {
+                Source::Before { tensor, offset } => before[tensor][offset],
+                Source::Constant(value) => value,
+                Source::Contested(_) => return None,
+                Source::Unwritten => unreachable!("outputs with such bytes are refused"),
+            };
+            (expected != found).then_some(Difference { offset, expected, found })
+        })
     }
 }
 
-/// The memory of all programs, as origins.
-struct Followed {
-    /// Tensors first, then what programs have for themselves.
-    places: Vec<Vec<Origin>>,
-    /// By program and variable: the place and where in it the variable begins; `None` when it holds no data.
-    vars: Vec<Vec<Option<(usize, u64)>>>,
-    copied_bytes: u64,
-}
-
-impl Followed {
-    fn new(programs: &[Program], tensors: &[Tensor]) -> Result<Self, Unverifiable> {
-        let bytes = programs
-            .iter()
-            .flat_map(|program| &program.vars)
-            .map(|var| match var.kind {
-                VarKind::Virtual { offset_bytes, .. } => offset_bytes.saturating_add(var.size_bytes),
-                _ => var.size_bytes,
-            })
-            .fold(0, u64::saturating_add);
-        if bytes > MAX_FOLLOWED_BYTES || tensors.len() > MAX_TENSORS {
-            return Err(Unverifiable::TooLarge { bytes });
+/// The origins of all bytes after an execution.
+fn origins(followed: &Followed<'_>, races: &Races) -> Vec<Vec<Origin>> {
+    let before = followed.places.iter().map(|place| match place.content {
+        Content::Tensor(tensor) => (0..place.bytes as u64).map(|at| Origin::before(tensor, at)).collect(),
+        Content::Constant(bytes) => bytes.iter().map(|&byte| Origin::constant(byte)).collect(),
+        Content::Unwritten => vec![Origin::UNWRITTEN; place.bytes],
+    });
+    let mut places: Vec<Vec<Origin>> = before.collect();
+    for (place, bytes) in places.iter_mut().enumerate() {
+        for (offset, byte) in bytes.iter_mut().enumerate() {
+            *byte = races.at(place, offset).map_or(*byte, Origin::contested);
         }
-        let names = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.is_output));
-        let by_name: HashMap<_, _> = names.zip(0..).collect();
-        let before =
-            |tensor: usize, bytes: u64| (0..bytes).map(move |at| Origin::before(tensor, at)).collect();
-        let mut memory = Self {
-            places: tensors.iter().enumerate().map(|(i, tensor)| before(i, tensor.size_bytes)).collect(),
-            vars: Vec::new(),
-            copied_bytes: 0,
-        };
-        let mut scratch: Vec<((Option<usize>, Backing), usize)> = Vec::new();
-        for (index, program) in programs.iter().enumerate() {
-            let vars = program.vars.iter().map(|var| match &var.kind {
-                VarKind::Input | VarKind::Output => {
-                    let name = (var.name.as_str(), var.kind == VarKind::Output);
-                    by_name.get(&name).map(|&place| (place, 0))
-                }
-                VarKind::File { content } => {
-                    Some((memory.place(content.iter().map(|&byte| Origin::constant(byte)).collect()), 0))
-                }
-                VarKind::Temporary => {
-                    Some((memory.place(vec![Origin::UNWRITTEN; var.size_bytes as usize]), 0))
-                }
-                &VarKind::Virtual { offset_bytes, backing } => {
-                    // Local scratch is each program's own; the other ranges are seen by all.
-                    let range = ((backing == Backing::Local).then_some(index), backing);
-                    let known = scratch.iter().find(|(known, _)| *known == range).map(|&(_, place)| place);
-                    let place = known.unwrap_or_else(|| {
-                        scratch.push((range, memory.place(Vec::new())));
-                        memory.places.len() - 1
-                    });
-                    let end = (offset_bytes + var.size_bytes) as usize;
-                    let bytes = &mut memory.places[place];
-                    bytes.resize(bytes.len().max(end), Origin::UNWRITTEN);
-                    Some((place, offset_bytes))
-                }
-                VarKind::StateBuffer
-                | VarKind::Pointer { .. }
-                | VarKind::List { .. }
-                | VarKind::PointerTable { .. } => None,
-            });
-            let vars = vars.collect();
-            memory.vars.push(vars);
-        }
-        Ok(memory)
     }
-
-    fn place(&mut self, bytes: Vec<Origin>) -> usize {
-        self.places.push(bytes);
-        self.places.len() - 1
-    }
-
-    /// Runs a program in an order that its semaphores allow. That every block gets its turn is a promise of the container's
-    /// reader.
-    fn run(&mut self, index: usize, program: &Program) -> Result<(), Unverifiable> {
-        let mut semaphores = [0u32; SemaphoreId::COUNT as usize];
-        let mut next = [0; Engine::COUNT];
-        loop {
-            let mut moved = false;
-            for (engine, next) in program.engines.iter().zip(&mut next) {
-                let runs = match &engine.work {
-                    Work::Idle => continue,
-                    Work::Opaque => {
-                        let program = program.name.clone();
-                        return Err(Unverifiable::Opaque { program, engine: engine.engine });
-                    }
-                    Work::Blocks(runs) => runs,
-                };
-                while let Some(run) = runs.get(*next) {
-                    let reached =
-                        |wait: &SemaphoreWait| semaphores[wait.semaphore.get() as usize] >= wait.at_least;
-                    if !run.waits.iter().all(reached) {
-                        break;
-                    }
-                    self.run_block(index, program, engine.engine, run)?;
-                    if let Some(signal) = run.signal {
-                        semaphores[signal.get() as usize] += 1;
-                    }
-                    *next += 1;
-                    moved = true;
-                }
-            }
-            if !moved {
-                return Ok(());
+    for transfer in &followed.transfers {
+        let (from_place, to_place) = (transfer.source(), transfer.destination());
+        for (from, to) in transfer.bytes() {
+            if races.at(to_place, to).is_none() {
+                places[to_place][to] = places[from_place][from];
             }
         }
     }
-
-    fn run_block(
-        &mut self,
-        index: usize,
-        program: &Program,
-        engine: Engine,
-        run: &RunBlock,
-    ) -> Result<(), Unverifiable> {
-        let blocks = &program.engines[engine.index()].blocks;
-        let Some(block) = blocks.iter().find(|block| block.id == run.block) else { return Ok(()) };
-        if block.op != DmaOp::Copy {
-            return Err(Unverifiable::NotCopy { program: program.name.clone(), engine, block: block.id });
-        }
-        let name_of = |var| program.var(var).name.clone();
-        for copy in &block.copies {
-            let program = || program.name.clone();
-            self.copy(index, copy).map_err(|refused| match refused {
-                Refused::NoData(var) => Unverifiable::NoData {
-                    program: program(),
-                    engine,
-                    block: block.id,
-                    variable: name_of(var),
-                },
-                Refused::Overlap(var) => Unverifiable::Overlap {
-                    program: program(),
-                    engine,
-                    block: block.id,
-                    variable: name_of(var),
-                },
-                Refused::Long => Unverifiable::TooLong,
-            })?;
-        }
-        Ok(())
-    }
-
-    fn copy(&mut self, index: usize, copy: &DmaCopy) -> Result<(), Refused> {
-        let place = |var: VarId| self.vars[index][var.0 as usize].ok_or(Refused::NoData(var));
-        let ((from, from_base), (to, to_base)) = (place(copy.from())?, place(copy.to())?);
-        let (from_pattern, to_pattern) = (copy.from_pattern(), copy.to_pattern());
-        let apart = from_base + from_pattern.end_bytes() <= to_base + to_pattern.offset_bytes()
-            || to_base + to_pattern.end_bytes() <= from_base + from_pattern.offset_bytes();
-        if from == to && !apart {
-            return Err(Refused::Overlap(copy.to()));
-        }
-        self.copied_bytes = self.copied_bytes.saturating_add(from_pattern.len_bytes());
-        if self.copied_bytes > MAX_COPIED_BYTES {
-            return Err(Refused::Long);
-        }
-        for (from_offset, to_offset) in Offsets::of(from_pattern).zip(Offsets::of(to_pattern)) {
-            let origin = self.places[from][(from_base + from_offset) as usize];
-            self.places[to][(to_base + to_offset) as usize] = origin;
-        }
-        Ok(())
-    }
+    places
 }
 
-/// Why a copy is not followed.
-enum Refused {
-    NoData(VarId),
-    Overlap(VarId),
-    Long,
-}
-
-/// The offsets of a pattern, one by one: a counter per dimension, the innermost runs fastest.
-struct Offsets<'a> {
-    dims: &'a [Dim],
-    counters: [u64; MAX_DIMS],
-    next: Option<u64>,
-}
-
-impl<'a> Offsets<'a> {
-    fn of(pattern: &'a Pattern) -> Self {
-        Self { dims: pattern.dims(), counters: [0; MAX_DIMS], next: Some(pattern.offset_bytes()) }
-    }
-}
-
-impl Iterator for Offsets<'_> {
-    type Item = u64;
-
-    fn next(&mut self) -> Option<u64> {
-        let offset = self.next?;
-        let mut following = offset;
-        self.next = None;
-        for (dim, counter) in self.dims.iter().zip(&mut self.counters).rev() {
-            *counter += 1;
-            if *counter < dim.size {
-                self.next = Some(following + dim.step_bytes);
-                break;
-            }
-            following -= (dim.size - 1) * dim.step_bytes;
-            *counter = 0;
-        }
-        Some(offset)
-    }
+fn name_of(programs: &[Program], mover: Mover) -> String {
+    let program = &programs[mover.program];
+    let block = block_of(program, mover.run).map_or(0, |block| block.id);
+    format!("block {block} of engine {} of {}", mover.run.engine, program.name)
 }
 
 #[cfg(test)]
@@ -547,11 +341,63 @@ mod tests {
     }
 
     #[test]
+    fn bytes_that_blocks_touch_unordered_are_told_from_the_others() {
+        let unordered = |blocks: &[String]| {
+            let programs = small(r#"{ name = "t", type = "temporary", size = 8 },"#, &blocks.concat());
+            let origins = Origins::of(&programs).unwrap();
+            let text = origins.unordered().iter().map(ToString::to_string).collect::<String>();
+            (origins.comparable_bytes(1), text)
+        };
+        let text = |bytes: usize, blocks: &str| {
+            format!("`z`: {bytes} bytes are not verifiable: two blocks touch them unordered, {blocks}")
+        };
+        let head = r#"{ from = "x", to = "z", bytes = 5 }"#;
+        let tail = r#"{ from = "x", to = "z", to_off = 3, bytes = 5 }"#;
+        let first = "block 0 of engine POOL of sg00 and block 1 of engine SP of sg00";
+        assert_eq!(unordered(&[block("q_in", "", head), block("q_out", "", tail)]), (6, text(2, first)));
+        let wait = "wait = [{ semaphore = 0, at_least = 1 }]";
+        let ordered = [block("q_in", "signal = 0", head), block("q_out", wait, tail)];
+        assert_eq!(unordered(&ordered), (8, String::new()));
+        // What is read is overwritten meanwhile.
+        let blocks = [
+            block("q_in", "signal = 0", r#"{ from = "x", to = "t", bytes = 4 }"#),
+            block("q_out", wait, r#"{ from = "t", to = "z", bytes = 4 }"#),
+            block("q_in", "", r#"{ from = "x", to = "t", bytes = 3 }"#),
+        ];
+        let first = "block 2 of engine POOL of sg00 and block 1 of engine SP of sg00";
+        assert_eq!(unordered(&blocks), (5, text(3, first)));
+        let [fill, store, again] = blocks;
+        let done = "signal = 1\nwait = [{ semaphore = 0, at_least = 1 }]";
+        let after = again.replace("\n\ncopy", "\nwait = [{ semaphore = 1, at_least = 1 }]\ncopy");
+        assert_ne!(after, again);
+        assert_eq!(unordered(&[fill, store.replace(wait, done), after]), (8, String::new()));
+    }
+
+    #[test]
+    fn nothing_orders_blocks_of_different_programs() {
+        let tpb = r#"
+            [[tpb]]
+            var = [{ name = "x", type = "input", size = 8 }, { name = "z", type = "output", size = 8 }]
+            queue = [{ name = "q", type = "in", owner = "pool", semaphore = 10 }]
+            [[tpb.block]]
+            queue = "q"
+            copy = [{ from = "x", to = "z", to_off = OFFSET, bytes = 5 }]
+        "#;
+        let both = ["0", "3"].map(|offset| tpb.replace("OFFSET", offset)).concat();
+        let origins =
+            Origins::of(&programs(&format!("[model]\nname = \"two\"\ntarget = \"cayman\"\n{both}"))).unwrap();
+        assert_eq!((origins.comparable_bytes(1), origins.unordered()[0].bytes), (6, 2));
+        let before = [X.to_vec(), Z.to_vec()];
+        assert_eq!(origins.first_difference(1, &before, b"abc??bcd").map(|found| found.offset), Some(5));
+    }
+
+    #[test]
     fn every_built_in_model_can_be_worked_out() {
         for name in models::NAMES {
             let programs = programs(models::builtin(name).unwrap());
             let origins = Origins::of(&programs).unwrap();
             assert!(origins.tensors().iter().any(|tensor| tensor.is_output), "{name}");
+            assert_eq!(origins.unordered(), [], "{name}");
         }
     }
 

@@ -225,6 +225,8 @@ struct Bench<'a, D: Device> {
     inputs: TensorSet,
     outputs: TensorSet,
     origins: Option<Origins>,
+    /// By tensor.
+    comparable_bytes: Vec<u64>,
     /// What the filled part of each tensor holds before an execution.
     before: Vec<Vec<u8>>,
     after: Vec<u8>,
@@ -276,13 +278,19 @@ impl<'a, D: Device> Bench<'a, D> {
     ) -> anyhow::Result<Self> {
         let mut unverified = Vec::new();
         let origins = match Origins::of(&neff.programs) {
-            Ok(origins) => Some(origins),
+            Ok(origins) => {
+                unverified.extend(origins.unordered().iter().map(|bytes| format!("outputs: {bytes}")));
+                Some(origins)
+            }
             Err(why) => {
                 unverified.push(format!("outputs: {why}"));
                 None
             }
         };
         let tensors = Origins::tensors_of(&neff.programs);
+        let comparable =
+            |tensor| origins.as_ref().map_or(0, |origins| origins.comparable_bytes(tensor) as u64);
+        let comparable_bytes = (0..tensors.len()).map(comparable).collect();
         let room_for = |is_output| {
             let wanted = tensors.iter().filter(|tensor| tensor.is_output == is_output).count();
             TensorSet::with_capacity(wanted.max(TensorSet::DEFAULT_CAPACITY))
@@ -295,6 +303,7 @@ impl<'a, D: Device> Bench<'a, D> {
             tensors: Vec::new(),
             inputs: room_for(false),
             outputs: room_for(true),
+            comparable_bytes,
             origins,
             before: Vec::new(),
             after: Vec::new(),
@@ -387,8 +396,8 @@ impl<'a, D: Device> Bench<'a, D> {
         for (number, (tensor, bound)) in self.tensors.iter().enumerate().filter(|(_, (t, _))| t.is_output) {
             self.after.resize(tensor.size_bytes as usize, 0);
             bound.read(device, 0, &mut self.after)?;
-            self.verified.outputs += 1;
-            self.verified.output_bytes += tensor.size_bytes;
+            self.verified.outputs += u64::from(self.comparable_bytes[number] > 0);
+            self.verified.output_bytes += self.comparable_bytes[number];
             if let Some(difference) = origins.first_difference(number, &self.before, &self.after) {
                 self.wrong_outputs.add(|| {
                     format!(
