@@ -82,6 +82,37 @@ impl VarKind {
     pub fn is_io(&self) -> bool {
         matches!(self, Self::Input | Self::Output)
     }
+
+    /// What it is, if a program may not write it.
+    pub(super) fn read_only(&self) -> Option<ReadOnly> {
+        match self {
+            Self::Input => Some(ReadOnly::Input),
+            Self::File { .. } => Some(ReadOnly::Constant),
+            Self::Pointer { .. } | Self::PointerTable { .. } => Some(ReadOnly::Addresses),
+            Self::StateBuffer | Self::Temporary | Self::Virtual { .. } | Self::Output | Self::List { .. } => {
+                None
+            }
+        }
+    }
+}
+
+/// A variable that programs only read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ReadOnly {
+    Input,
+    Constant,
+    /// What executions are given by the host.
+    Addresses,
+}
+
+impl fmt::Display for ReadOnly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Input => "an input: programs only read it",
+            Self::Constant => "a constant: programs only read it",
+            Self::Addresses => "of addresses: programs only read it",
+        })
+    }
 }
 
 /// A variable of a program.
@@ -165,7 +196,7 @@ pub struct DmaBlock {
     pub queue: usize,
     /// What it does.
     pub op: DmaOp,
-    /// At least one; every pattern ends inside its variable.
+    /// At least one; every pattern ends inside its variable, and none writes what programs only read.
     pub copies: Vec<DmaCopy>,
     /// Descriptor pairs that the block becomes: one per 64 KiB or part of each contiguous transfer.
     pub pairs: u32,

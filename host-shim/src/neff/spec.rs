@@ -43,6 +43,7 @@ use sluice_core::exec::SemaphoreWait;
 use sluice_core::mmio::{OutsideWindow, SemaphoreId};
 
 use super::error::{NeffError, Place};
+use super::program::ReadOnly;
 
 /// A model.
 #[derive(Clone, Debug, Deserialize)]
@@ -117,6 +118,16 @@ pub(super) struct TensorSpec {
 }
 
 impl VarSpec {
+    /// What it is, if a program may not write it.
+    pub(super) fn read_only(&self) -> Option<ReadOnly> {
+        match self {
+            Self::Input(_) => Some(ReadOnly::Input),
+            Self::File { .. } => Some(ReadOnly::Constant),
+            Self::Pointer { .. } | Self::DgeTable { .. } => Some(ReadOnly::Addresses),
+            Self::Output(_) | Self::Temporary(_) | Self::Virtual { .. } | Self::StateBuffer { .. } => None,
+        }
+    }
+
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Input(tensor) | Self::Output(tensor) | Self::Temporary(tensor) => &tensor.name,

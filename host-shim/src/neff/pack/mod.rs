@@ -101,7 +101,12 @@ fn top_graph(place: Place<'_>, spec: &Spec) -> Result<Value, NeffError> {
             };
             match known.get(tensor.name.as_str()) {
                 None => list.push(tensor),
-                Some((_, first)) if same_tensor(first, var) => {}
+                Some((core, first)) if *core != number && same_tensor(first, var) => {}
+                Some((first, _)) if *first == number => {
+                    return Err(
+                        place.invalid_key(format!("tpb[{number}].var.{}", tensor.name), "appears twice")
+                    );
+                }
                 Some((first, _)) => {
                     return Err(place.invalid_key(
                         format!("tpb[{number}].var.{}", tensor.name),
@@ -242,7 +247,10 @@ mod tests {
     fn copies_that_make_no_sense_are_refused() {
         for (copy, want) in [
             ("{ from = 'x', to = 'y' }", "copy to `y` has neither bytes nor sizes"),
-            ("{ from = 'x', to = 'x', bytes = 4 }", "copies to `x`, which is not written"),
+            (
+                "{ from = 'x', to = 'x', bytes = 4 }",
+                "copies to `x`, which is an input: programs only read it",
+            ),
             ("{ from = 'x', to = 'z', bytes = 4 }", "no variable `z`"),
             ("{ from = 'x', from_sizes = [4], to = 'y' }", "`x`: sizes and steps belong together"),
             (
@@ -345,6 +353,11 @@ mod tests {
         assert_eq!(
             refused(&model(&[tpb(8), tpb(9)])),
             "f: tpb[1].var.x: differs in type, size or form from the one of tpb[0]"
+        );
+        let both = "{ name = 'x', type = 'input', size = 8 }, { name = 'x', type = 'output', size = 8 }";
+        assert_eq!(
+            refused(&model(&[format!("[[tpb]]\nvar = [{both}]\n")])),
+            "f: tpb[0].var.x: appears twice"
         );
         assert_eq!(
             refused("tpb = []\nmodel = { name = 'm', target = '*' }"),

@@ -3,7 +3,7 @@
 //! Names become numbers here: variables by their place in the spec, rings by the name order of the queues that have one,
 //! blocks by their place among the blocks of the core.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 use sluice_core::dma::TemplateAddr;
@@ -224,15 +224,6 @@ impl<'a> Tpb<'a> {
     /// Blocks and instructions by engine.
     fn engines(&self) -> Result<HashMap<&'a str, EngineMembers>, NeffError> {
         let mut engines: HashMap<&str, EngineMembers> = HashMap::new();
-        let constant: HashSet<&str> = self
-            .spec
-            .var
-            .iter()
-            .filter(|var| {
-                !matches!(var, VarSpec::Output(_) | VarSpec::Temporary(_) | VarSpec::Virtual { .. })
-            })
-            .map(VarSpec::name)
-            .collect();
         for (number, block) in self.spec.block.iter().enumerate() {
             let label = block.name.as_deref().unwrap_or("unnamed");
             let key = format!("block[{number}] {}", Quoted(label));
@@ -246,8 +237,9 @@ impl<'a> Tpb<'a> {
             let mut pairs = 0;
             let mut desc = Vec::new();
             for copy in &block.copy {
-                if constant.contains(copy.to.as_str()) {
-                    return Err(invalid(format!("copies to {}, which is not written", Quoted(&copy.to))));
+                let to = &self.spec.var[self.id(&key, &copy.to)?.0 as usize];
+                if let Some(read_only) = to.read_only() {
+                    return Err(invalid(format!("copies to {}, which is {read_only}", Quoted(&copy.to))));
                 }
                 let (record, copied) = self.copy(&key, copy)?;
                 pairs += copied

@@ -184,7 +184,12 @@ fn read_copy(node: &Node<'_, '_>, block: u32, names: &Names<'_>) -> Result<DmaCo
         }
         _ => return Err(node.invalid("want one of the keys `from` and `from_arr`")),
     };
-    let to = read_side(node, &node.need("to")?, ["to_off", "to_sizes", "to_steps"], block, names)?;
+    let to_name = node.need("to")?;
+    let to = read_side(node, &to_name, ["to_off", "to_sizes", "to_steps"], block, names)?;
+    if let Some(read_only) = names.vars[to.0.0 as usize].kind.read_only() {
+        let var_name = Quoted(to_name.text()?);
+        return Err(to_name.invalid(format_args!("block {block} copies to {var_name}, which is {read_only}")));
+    }
     DmaCopy::new(from.0, from.1, to.0, to.1)
         .map_err(|error| node.invalid(format_args!("block {block}: {error}")))
 }
@@ -334,6 +339,20 @@ mod tests {
             "f: sg00/Pool.json: dma[0].desc[0].from_arr: 2 sources, supported is one"
         );
         assert!(two.json(POOL, "/dma/0/desc/0/from_arr", json!(["x"])).parse().is_ok());
+    }
+
+    #[test]
+    fn what_programs_only_read_is_no_destination() {
+        let desc = |to: &str| json!({ "from": "keep", "from_sizes": [4], "from_steps": [1], "to": to, "to_sizes": [4], "to_steps": [1] });
+        for (to, want) in [
+            ("x", "`x`, which is an input: programs only read it"),
+            ("k", "`k`, which is a constant: programs only read it"),
+            ("at_x", "`at_x`, which is of addresses: programs only read it"),
+            ("all", "`all`, which is of addresses: programs only read it"),
+        ] {
+            let text = with(POOL, "/dma/0/desc/0", desc(to));
+            assert_eq!(text, format!("f: sg00/Pool.json: dma[0].desc[0].to: block 0 copies to {want}"));
+        }
     }
 
     #[test]

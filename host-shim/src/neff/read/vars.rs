@@ -128,10 +128,15 @@ fn read_references(record: &Node<'_, '_>, count: usize) -> Result<Vec<VarId>, Ne
 
 fn read_kind(source: &Source<'_>, count: usize, record: &Node<'_, '_>) -> Result<(VarKind, u64), NeffError> {
     let needed_size = || record.need("size")?.at_most(MAX_BYTES);
+    // No tensor is that short: nothing could be bound.
+    let bound_size = || match needed_size()? {
+        0 => Err(record.need("size")?.invalid("0 bytes, and a tensor to bind has at least 1")),
+        size => Ok(size),
+    };
     let kind = record.need("type")?;
     Ok(match kind.text()? {
-        "input" => (VarKind::Input, needed_size()?),
-        "output" => (VarKind::Output, needed_size()?),
+        "input" => (VarKind::Input, bound_size()?),
+        "output" => (VarKind::Output, bound_size()?),
         "temporary" => (VarKind::Temporary, needed_size()?),
         "file" => {
             let size = needed_size()?;
@@ -289,6 +294,8 @@ mod tests {
     fn values_that_break_a_rule_are_named() {
         for (var, key, value, want) in [
             ("x", "type", json!("tensor"), "var.x.type: unknown variable type `tensor`"),
+            ("x", "size", json!(0), "var.x.size: 0 bytes, and a tensor to bind has at least 1"),
+            ("y", "size", json!(0), "var.y.size: 0 bytes, and a tensor to bind has at least 1"),
             ("x", "size", json!(-4), "var.x.size: -4, expected an unsigned 64-bit number"),
             ("x", "size", json!(1e30), "var.x.size: 1e30, expected an unsigned 64-bit number"),
             ("x", "size", json!(-1.5), "var.x.size: -1.5, expected an unsigned 64-bit number"),
