@@ -149,11 +149,6 @@ impl TpbImage {
         SwapEncoder::BLOB_STRIDE_BYTES * self.swap_pairs() as u64
     }
 
-    /// The pointers that executions patch.
-    pub(super) fn pointers(&self) -> impl Iterator<Item = &IoPointer> {
-        self.places.pointers()
-    }
-
     /// What its rings look like, in the order of the swap list: those that depend on tensors before the static ones.
     pub(super) fn ring_shapes(&self) -> impl Iterator<Item = RingShape> {
         let dynamic = self.bundles.iter().map(|bundle| bundle.template().shape());
@@ -231,7 +226,8 @@ const fn code_tag(engine: Engine) -> UsageTag {
     }
 }
 
-const fn ring_tag(kind: QueueKind) -> UsageTag {
+/// What the ring of a queue is for.
+pub(super) const fn ring_tag(kind: QueueKind) -> UsageTag {
     match kind {
         QueueKind::In | QueueKind::Out => UsageTag::DmaRingIo,
         QueueKind::Data => UsageTag::DmaRingSpill,

@@ -95,7 +95,7 @@ pub use execution::{KickoffError, Running, Staged, Timeout, WaitError};
 pub use model::{BuildCounts, LoadOptions, Model, Wanted};
 pub use outcome::{EngineTimes, ExecFault, Outcome, TpbOutcome};
 pub use phases::{Phase, PhaseLog, Span};
-pub use plan::{ContractLine, Plan, PointerPlan, RingPlan, TpbPlan, plan};
+pub use plan::{ContractLine, Plan, PointerPlan, RingPlan, TagBytes, TpbPlan, plan};
 pub use registry::{Held, Holder, Holders, ModelHandle, RegistryError};
 pub use ring::BuildFault;
 pub use set::TensorSet;

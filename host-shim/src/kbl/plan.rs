@@ -7,18 +7,19 @@ use std::collections::HashMap;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use sluice_core::dma::{RING_ALIGN_BYTES, SwapEncoder};
 use sluice_core::fmap::Direction;
 use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::mmio::{OutsideWindow, RegisterMap, TpbId, TpbRegisters};
 
 use super::batch::PROLOGUE_PAIRS;
 use super::error::LoadError;
-use super::image::{ImageOptions, TpbImage};
+use super::image::{ImageOptions, TpbImage, ring_tag};
 use super::place;
 use super::sink::Sink;
 use super::template::RingShape;
-use crate::device::heap::Heap;
-use crate::neff::{Bare, Header, Neff, Program, Target};
+use crate::device::heap::{DeviceBlock, Heap, HeapError, HeapUsage, UsageTag};
+use crate::neff::{Bare, Header, Neff, Program, Target, Var, VarKind};
 
 /// Memory that takes bytes and keeps none.
 struct Paper;
@@ -34,12 +35,45 @@ impl Sink for Paper {
 pub struct Plan {
     /// By TPB.
     pub tpbs: Vec<TpbPlan>,
-    /// Device memory that the loaded model takes, in bytes by usage tag.
-    pub load_bytes: Vec<(&'static str, u64)>,
+    /// Device memory that the loaded model takes.
+    pub load_bytes: TagBytes,
     /// Device memory that each build for other tensors takes besides: rings of I/O queues and swap data.
-    pub build_bytes: u64,
+    pub build_bytes: TagBytes,
     /// Least device memory of the tensors themselves.
-    pub tensor_bytes: u64,
+    pub tensor_bytes: TagBytes,
+}
+
+/// Bytes of device memory by usage tag, rounding included.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TagBytes(Vec<(UsageTag, u64)>);
+
+impl TagBytes {
+    /// The tags and their bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (UsageTag, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// What `heap` has handed out since `before`.
+    fn since(before: &HeapUsage, heap: &Heap) -> Self {
+        let now = heap.usage();
+        let more = UsageTag::ALL.map(|tag| (tag, now.used_bytes(tag) - before.used_bytes(tag)));
+        Self(more.into_iter().filter(|&(_, bytes)| bytes > 0).collect())
+    }
+}
+
+impl Serialize for TagBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(tag, bytes)| (tag.name(), bytes)))
+    }
+}
+
+impl fmt::Display for TagBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (tag, bytes)) in self.iter().enumerate() {
+            write!(f, "{}{} {bytes}", if place > 0 { ", " } else { "" }, tag.name())?;
+        }
+        f.write_str(if self.0.is_empty() { "none" } else { " bytes" })
+    }
 }
 
 /// What would be on one TPB.
@@ -51,7 +85,7 @@ pub struct TpbPlan {
     pub contract: Vec<ContractLine>,
     /// In the order in which they are swapped in.
     pub rings: Vec<RingPlan>,
-    /// Pointer cells, then rows of pointer tables.
+    /// Pointer cells, then rows of pointer tables, all of them.
     pub pointers: Vec<PointerPlan>,
     /// Descriptor pairs that an execution puts into the exec ring.
     pub exec_pairs: usize,
@@ -92,15 +126,17 @@ pub struct RingPlan {
     pub tensors: Vec<String>,
 }
 
-/// A pointer that executions overwrite.
+/// A pointer cell, or a row of a pointer table.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PointerPlan {
     /// Name of the pointer or pointer table.
     pub owner: String,
     /// Row of the table.
     pub row: Option<u32>,
-    /// The tensor it is to point at.
+    /// The variable it is to point at.
     pub target: String,
+    /// Overwritten by executions, for its target is a tensor; others are written at load.
+    pub patched: bool,
 }
 
 fn as_text<S: Serializer>(direction: &Direction, serializer: S) -> Result<S::Ok, S::Error> {
@@ -115,6 +151,7 @@ pub fn plan(neff: &Neff) -> Result<Plan, LoadError> {
     /// More than any container asks for.
     const PAPER_BYTES: u64 = 1 << 56;
     let heap = Heap::new(DevAddr(Heap::GRANULE_BYTES), PAPER_BYTES);
+    let empty = heap.usage();
     let at = registers(neff)?;
     let shared = place::shared_scratchpad(&neff.programs, &heap)?;
     let options = ImageOptions { device_target: Target::Any, ring_cache: 0 };
@@ -122,15 +159,29 @@ pub fn plan(neff: &Neff) -> Result<Plan, LoadError> {
         Ok((at.0, program, TpbImage::load(program, at, &Paper, &heap, shared.as_ref(), options)?))
     });
     let images = images.collect::<Result<Vec<_>, LoadError>>()?;
-    let swap_bytes: u64 = images.iter().map(|(_, _, image)| image.swap_bytes()).sum();
+    let load_bytes = TagBytes::since(&empty, &heap);
     let tpbs: Vec<_> = images.iter().map(|(tpb, program, image)| TpbPlan::of(*tpb, program, image)).collect();
-    let rings = tpbs.iter().flat_map(|tpb| &tpb.rings).filter(|ring| ring.dynamic);
-    Ok(Plan {
-        build_bytes: swap_bytes + rings.map(|ring| ring.bytes).sum::<u64>(),
-        tensor_bytes: tensor_bytes(&tpbs),
-        load_bytes: heap.usage().by_tag().map(|(tag, bytes)| (tag.name(), bytes)).collect(),
-        tpbs,
-    })
+    let loaded = heap.usage();
+    let images = images.iter().map(|(_, program, image)| build(&heap, program, image));
+    let _built = images.collect::<Result<Vec<_>, HeapError>>()?;
+    let build_bytes = TagBytes::since(&loaded, &heap);
+    let built = heap.usage();
+    let _tensors = tensors(&heap, &tpbs)?;
+    Ok(Plan { load_bytes, build_bytes, tensor_bytes: TagBytes::since(&built, &heap), tpbs })
+}
+
+/// What a build puts onto one TPB.
+fn build(heap: &Heap, program: &Program, image: &TpbImage) -> Result<Vec<DeviceBlock>, HeapError> {
+    let mut blocks =
+        vec![heap.alloc(image.swap_bytes(), SwapEncoder::BLOB_STRIDE_BYTES, UsageTag::Generic)?];
+    for RingShape { queue, size, .. } in image.ring_shapes().filter(|ring| !ring.vars.is_empty()) {
+        let queue = program.queues.iter().find(|known| known.ring == Some(queue));
+        let tag = queue.map_or(UsageTag::DmaRing, |queue| ring_tag(queue.kind));
+        for _half in 0..2 {
+            blocks.push(heap.alloc(size.bytes(), RING_ALIGN_BYTES, tag)?);
+        }
+    }
+    Ok(blocks)
 }
 
 /// One TPB per program, as a load wants them.
@@ -148,13 +199,13 @@ fn registers(neff: &Neff) -> Result<Vec<(TpbId, TpbRegisters)>, LoadError> {
 }
 
 /// Programs share tensors by name: each counts once, with the greatest length that is wanted.
-fn tensor_bytes(tpbs: &[TpbPlan]) -> u64 {
+fn tensors(heap: &Heap, tpbs: &[TpbPlan]) -> Result<Vec<DeviceBlock>, HeapError> {
     let mut wanted: HashMap<(Direction, &str), u64> = HashMap::new();
     for line in tpbs.iter().flat_map(|tpb| &tpb.contract) {
         let bytes = wanted.entry((line.direction, &line.name)).or_default();
         *bytes = line.size_bytes.max(*bytes);
     }
-    wanted.into_values().sum()
+    wanted.into_values().map(|bytes| heap.alloc(bytes, Heap::GRANULE_BYTES, UsageTag::Tensor)).collect()
 }
 
 impl TpbPlan {
@@ -189,17 +240,29 @@ impl TpbPlan {
                     tensors: vars.iter().copied().map(name).collect(),
                 })
                 .collect(),
-            pointers: image
-                .pointers()
-                .map(|pointer| PointerPlan {
-                    owner: pointer.owner.to_string(),
-                    row: pointer.row,
-                    target: name(pointer.target),
-                })
-                .collect(),
+            pointers: pointers(program),
             exec_pairs: image.swap_pairs() + PROLOGUE_PAIRS,
         }
     }
+}
+
+/// All pointers of a program: cells, then rows.
+fn pointers(program: &Program) -> Vec<PointerPlan> {
+    let plan = |owner: &Var, row, target| {
+        let Var { name, kind, .. } = program.var(target);
+        PointerPlan { owner: owner.name.clone(), row, target: name.clone(), patched: kind.is_io() }
+    };
+    let cells = program.vars.iter().filter_map(|var| match var.kind {
+        VarKind::Pointer { target } => Some(plan(var, None, target)),
+        _ => None,
+    });
+    let tables = program.vars.iter().filter_map(|var| match &var.kind {
+        VarKind::PointerTable { rows } => Some((var, rows)),
+        _ => None,
+    });
+    let rows = tables
+        .flat_map(|(var, rows)| (0..).zip(rows).map(move |(row, &target)| plan(var, Some(row), target)));
+    cells.chain(rows).collect()
 }
 
 impl fmt::Display for Plan {
@@ -227,19 +290,18 @@ impl fmt::Display for Plan {
                 }
                 writeln!(f)?;
             }
-            for PointerPlan { owner, row, target } in &tpb.pointers {
+            for PointerPlan { owner, row, target, patched } in &tpb.pointers {
                 match row {
-                    Some(row) => writeln!(f, "  pointer table {} row {row} → {}", Bare(owner), Bare(target))?,
-                    None => writeln!(f, "  pointer {} → {}", Bare(owner), Bare(target))?,
+                    Some(row) => write!(f, "  pointer table {} row {row} → {}", Bare(owner), Bare(target))?,
+                    None => write!(f, "  pointer {} → {}", Bare(owner), Bare(target))?,
                 }
+                writeln!(f, ", written {}", if *patched { "per execution" } else { "at load" })?;
             }
         }
-        f.write_str("memory at load:")?;
-        for (place, (tag, bytes)) in self.load_bytes.iter().enumerate() {
-            write!(f, "{} {tag} {bytes}", if place > 0 { "," } else { "" })?;
-        }
-        let Self { build_bytes, tensor_bytes, .. } = self;
-        writeln!(f, " bytes; {build_bytes} per build besides, {tensor_bytes} for the tensors")
+        let Self { load_bytes, build_bytes, tensor_bytes, .. } = self;
+        writeln!(f, "memory at load: {load_bytes}")?;
+        writeln!(f, "memory per build besides: {build_bytes}")?;
+        writeln!(f, "memory of the tensors: {tensor_bytes}")
     }
 }
 
@@ -247,7 +309,6 @@ impl fmt::Display for Plan {
 mod tests {
     use super::super::mock::{Bench, model, tensors};
     use super::*;
-    use crate::device::heap::UsageTag;
 
     #[test]
     fn a_plan_says_what_a_load_and_a_build_take() {
@@ -258,20 +319,13 @@ mod tests {
             let open = bench.heap.usage();
             let again = bench.unit.load(&neff, &crate::kbl::LoadOptions::default()).unwrap();
             let loaded = bench.heap.usage();
-            let taken = UsageTag::ALL.map(|tag| (tag.name(), loaded.used_bytes(tag) - open.used_bytes(tag)));
-            let taken: Vec<_> = taken.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-            assert_eq!(plan.load_bytes, taken, "{name}");
-
-            let before = bench.heap.usage();
+            assert_eq!(plan.load_bytes, TagBytes::since(&open, &bench.heap), "{name}");
             let (inputs, outputs) = tensors(&bench.unit, again);
-            assert_eq!(
-                before.free_bytes - bench.heap.usage().free_bytes,
-                plan.tensor_bytes.next_multiple_of(64)
-            );
+            assert_eq!(plan.tensor_bytes, TagBytes::since(&loaded, &bench.heap), "{name}");
             let before = bench.heap.usage();
             let built = bench.unit.build(again, &inputs, &outputs).unwrap();
-            let built_bytes = before.free_bytes - bench.heap.usage().free_bytes;
-            assert!(built_bytes.abs_diff(plan.build_bytes) < 64 * neff.programs.len() as u64, "{name}");
+            assert_eq!(plan.build_bytes, TagBytes::since(&before, &bench.heap), "{name}");
+            assert!(plan.build_bytes.iter().any(|(tag, _)| tag == UsageTag::DmaRingIo), "{name}");
 
             let wanted: Vec<_> = bench.unit.model(again).unwrap().wants().collect();
             let planned = plan.tpbs.iter().flat_map(|tpb| tpb.contract.iter().map(|line| (tpb.tpb, line)));
@@ -294,10 +348,14 @@ mod tests {
             "TPB 0: ",
             "  bind input x (var 0), 8192 bytes or more\n",
             "prologue: 1 descriptors, 64 with padding, ",
+            "  pointer at_z → z, written per execution\n",
+            "  pointer at_keep → keep, written at load\n",
+            "  pointer table all row 2 → z, written per execution\n",
+            "  pointer table all row 3 → keep, written at load\n",
+            "memory of the tensors: TENSOR 24576 bytes\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
-        assert!(text.lines().last().unwrap().starts_with("memory at load: "), "{text}");
     }
 
     #[test]

@@ -51,9 +51,72 @@ fn what_is_packed_can_be_inspected() {
         // 256 + 128 pairs; a linear ring has 16 more slots.
         assert_eq!((&ring["descriptors"], &ring["allocated"]), (&384.into(), &400.into()));
         assert_eq!(ring["bytes"], 2 * 16 * 400);
+        assert_eq!(json["build"]["tensor_bytes"].as_object().unwrap().keys().collect::<Vec<_>>(), ["TENSOR"]);
+        assert!(json["build"]["load_bytes"]["INSTR_POOL"].as_u64().unwrap() > 0);
+        let ring_bytes = |tpb: &serde_json::Value| -> u64 {
+            let rings = tpb["rings"].as_array().unwrap().iter().filter(|ring| ring["dynamic"] == true);
+            rings.map(|ring| ring["bytes"].as_u64().unwrap()).sum()
+        };
+        let ring_bytes: u64 = json["build"]["tpbs"].as_array().unwrap().iter().map(ring_bytes).sum();
+        let built = json["build"]["build_bytes"].as_object().unwrap();
+        let of_rings = built.iter().filter(|(tag, _)| tag.starts_with("DMA_RING"));
+        assert_eq!(of_rings.map(|(_, bytes)| bytes.as_u64().unwrap()).sum::<u64>(), ring_bytes);
+        assert!(built["GENERIC"].as_u64().unwrap() > 0);
         assert_eq!(json["refused"], serde_json::Value::Null);
     }
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+}
+
+#[test]
+fn every_pointer_is_shown_with_its_target_and_when_it_is_written() {
+    let folder = Folder::new("inspect-pointers");
+    assert!(sluice(&folder, &["pack", "pointers", "-o", "p.neff"]).status.success());
+    let json = sluice(&folder, &["inspect", "p.neff", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let pointers: Vec<_> = json["build"]["tpbs"][0]["pointers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| {
+            (
+                p["owner"].as_str().unwrap(),
+                p["row"].as_u64(),
+                p["target"].as_str().unwrap(),
+                p["patched"] == true,
+            )
+        })
+        .collect();
+    assert_eq!(
+        pointers,
+        [
+            ("at_x", None, "x", true),
+            ("at_z", None, "z", true),
+            ("at_keep", None, "keep", false),
+            ("all", Some(0), "x", true),
+            ("all", Some(1), "y", true),
+            ("all", Some(2), "z", true),
+            ("all", Some(3), "keep", false),
+        ]
+    );
+}
+
+#[test]
+fn a_model_that_no_device_could_load_is_shown_and_is_a_failure() {
+    let folder = Folder::new("inspect-refused");
+    let var = r#"[{ name = "y", type = "output", size = 1 }]"#;
+    let spec =
+        format!("[model]\nname = \"many\"\ntarget = \"*\"\n{}", format!("[[tpb]]\nvar = {var}\n").repeat(9));
+    std::fs::write(folder.0.join("many.toml"), spec).unwrap();
+    let packed = sluice(&folder, &["pack", "many.toml", "-o", "many.neff"]);
+    assert!(packed.status.success(), "{}", text(&packed.stderr));
+    for json in [&[][..], &["--json"]] {
+        let shown = sluice(&folder, &[&["inspect", "many.neff"], json].concat());
+        assert_eq!(shown.status.code(), Some(1));
+        assert!(text(&shown.stdout).contains("sg08") && text(&shown.stdout).contains("9 subgraphs"));
+        let reason = text(&shown.stderr);
+        assert!(reason.starts_with("sluice: many.neff: cannot be loaded: model has 9 subgraphs"), "{reason}");
+        assert!(reason.ends_with("(status 9, LOAD_NOT_ENOUGH_NC)\n"), "{reason}");
+    }
 }
 
 #[test]

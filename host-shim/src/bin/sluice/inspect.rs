@@ -13,6 +13,8 @@ use sluice_host::neff::{Neff, NeffError, ReadOptions};
 use crate::output;
 
 /// Show what is in a compiled model, and what is built for it
+///
+/// A model that no device could load is shown as well; the exit status is 1 then.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Compiled model
@@ -36,7 +38,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text =
         if args.json { format!("{}\n", serde_json::to_string_pretty(&page)?) } else { page.to_string() };
     output::print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    match page.refused {
+        Some(refused) => Err(anyhow::anyhow!("{}: cannot be loaded: {refused}", args.file.display())),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 /// A container, and what a runtime would make of it.
