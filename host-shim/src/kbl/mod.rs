@@ -98,7 +98,7 @@ pub use phases::{Phase, PhaseLog, Span};
 pub use plan::{ContractLine, Plan, PointerPlan, RingPlan, TagBytes, TpbPlan, plan};
 pub use registry::{Held, Holder, Holders, ModelHandle, RegistryError};
 pub use ring::BuildFault;
-pub use set::TensorSet;
+pub use set::{SetError, TensorSet};
 pub use stage::{DeviceError, StageError};
 pub use stream::{EngineState, Received};
 pub use template::TemplateFault;

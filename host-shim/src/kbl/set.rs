@@ -14,6 +14,7 @@ use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::{Entry, InsertError, NameTable, Slot, SlotPair};
 
 use super::tensor::{StorageGeneration, Tensor, View};
@@ -21,12 +22,7 @@ use super::tensor::{StorageGeneration, Tensor, View};
 /// A name table on the heap, of a capacity chosen at run time.
 pub(super) type Table<T> = NameTable<T, (Box<[Entry<T>]>, Box<[SlotPair]>)>;
 
-/// An empty table with room for `capacity` names.
-pub(super) fn table<T: Copy>(capacity: usize) -> Table<T> {
-    try_table(capacity).unwrap_or_else(|error| panic!("a table of {capacity} names: {error}"))
-}
-
-/// The same where the host may have no memory for it.
+/// An empty table with room for `capacity` names, if the host has memory for it.
 pub(super) fn try_table<T: Copy>(capacity: usize) -> Result<Table<T>, TryReserveError> {
     let (mut entries, mut slots) = (Vec::new(), Vec::new());
     entries.try_reserve_exact(capacity)?;
@@ -73,11 +69,39 @@ struct Latest {
     holds_at: StorageGeneration,
 }
 
+/// A change to a set that was refused. The set is as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SetError {
+    /// A name that does not fit.
+    #[error(transparent)]
+    Name(#[from] InsertError),
+    /// The host has no memory for it.
+    #[error("no host memory for a set of {names} names")]
+    HostMemory {
+        /// Names that room was wanted for.
+        names: usize,
+    },
+}
+
+impl SetError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Name(InsertError::Name(_)) => NrtStatus::INVALID,
+            Self::Name(_) => NrtStatus::RESOURCE,
+            Self::HostMemory { .. } => NrtStatus::FAIL_HOST_MEM_ALLOC,
+        }
+    }
+}
+
 /// Tensors by name, for the inputs or for the outputs of an execution. Dropping a set does not free its tensors.
+///
+/// Memory is taken as names come, up to the capacity.
 #[derive(Debug)]
 pub struct TensorSet {
     id: u64,
     generation: u64,
+    capacity: usize,
     places: Table<Place>,
     tensors: Vec<Tensor>,
     latest: Mutex<Option<Latest>>,
@@ -93,21 +117,22 @@ impl TensorSet {
     /// Names that a set has room for unless it says otherwise.
     pub const DEFAULT_CAPACITY: usize = 512;
 
+    /// Names that room is first made for.
+    const LEAST_ROOM: usize = 8;
+
     /// An empty set with room for [`DEFAULT_CAPACITY`](TensorSet::DEFAULT_CAPACITY) names.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// An empty set with room for `capacity` names.
-    ///
-    /// # Panics
-    /// When the host has no memory for so many.
     pub fn with_capacity(capacity: usize) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             generation: 0,
-            places: table(capacity),
+            capacity,
+            places: NameTable::with_room(Default::default()),
             tensors: Vec::new(),
             latest: Mutex::new(None),
         }
@@ -116,18 +141,63 @@ impl TensorSet {
     /// Enters `tensor` under `name`; an earlier tensor of that name is replaced.
     ///
     /// # Errors
-    /// A name of more than 255 bytes, or one more name than there is room for. The set is as it was then.
-    pub fn add(&mut self, name: &str, tensor: Tensor) -> Result<(), InsertError> {
+    /// A name of more than 255 bytes, one more name than there is room for, or no memory of the host for it. The set is as it
+    /// was then.
+    pub fn add(&mut self, name: &str, tensor: Tensor) -> Result<(), SetError> {
         match self.places.get(name.as_bytes()) {
             Some(place) => self.tensors[place.0 as usize] = tensor,
             None => {
+                let room = self.places.capacity();
+                if self.len() == room && room < self.capacity {
+                    self.places =
+                        self.places_without(None, self.capacity.min(Self::LEAST_ROOM.max(2 * room)))?;
+                }
                 self.places.insert(name.as_bytes(), Place(self.tensors.len() as u32))?;
                 self.tensors.push(tensor);
             }
         }
+        self.note_change();
+        Ok(())
+    }
+
+    /// Takes the tensor of that name out; `None` if there is none.
+    ///
+    /// # Errors
+    /// No memory of the host for what is left. The set is as it was then.
+    pub fn remove(&mut self, name: &str) -> Result<Option<Tensor>, SetError> {
+        let Some(place) = self.places.get(name.as_bytes()) else { return Ok(None) };
+        self.places = self.places_without(Some(place), self.places.capacity())?;
+        let tensor = self.tensors.remove(place.0 as usize);
+        self.note_change();
+        Ok(Some(tensor))
+    }
+
+    /// The names, but for that of `gone`, in a table with that much room, and without a gap among their places.
+    fn places_without(&self, gone: Option<Place>, room: usize) -> Result<Table<Place>, SetError> {
+        let mut places = try_table(room).map_err(|_| SetError::HostMemory { names: room })?;
+        for (name, place) in self.places.iter().filter(|&(_, place)| Some(place) != gone) {
+            let behind = gone.is_some_and(|gone| gone.0 < place.0);
+            places.insert(name.as_bytes(), Place(place.0 - u32::from(behind)))?;
+        }
+        Ok(places)
+    }
+
+    fn note_change(&mut self) {
         self.generation += 1;
         *self.latest.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        Ok(())
+    }
+
+    /// Names it has room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Names and tensors.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.places.iter().filter_map(|(name, place)| {
+            // It was added as text.
+            Some((std::str::from_utf8(name.as_bytes()).ok()?, &self.tensors[place.0 as usize]))
+        })
     }
 
     /// The tensor of that name.
@@ -246,6 +316,49 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_name_is_gone_and_the_others_stay() {
+        let (heap, mut set) = (heap(), TensorSet::new());
+        let tensors: Vec<_> = (0..20).map(|_| Tensor::allocate(&heap, 64).unwrap()).collect();
+        for (number, tensor) in tensors.iter().enumerate() {
+            set.add(&format!("t{number}"), tensor.clone()).unwrap();
+        }
+        let (key, used) = (set.snapshot().key(), heap.usage());
+        assert_eq!(set.remove("t7").unwrap().unwrap().at(), tensors[7].at());
+        assert!(set.remove("t7").unwrap().is_none() && set.get("t7").is_none());
+        let snapshot = set.snapshot();
+        assert_ne!(snapshot.key(), key);
+        let left: Vec<_> = set.iter().map(|(name, tensor)| (name.to_owned(), tensor.at())).collect();
+        let all = tensors.iter().enumerate().filter(|(number, _)| *number != 7);
+        let all: Vec<_> = all.map(|(number, tensor)| (format!("t{number}"), tensor.at())).collect();
+        assert_eq!((left.len(), &left), (set.len(), &all));
+        for (name, place) in &all {
+            assert_eq!(at(&set, &snapshot, name), *place);
+        }
+        drop((tensors, snapshot));
+        assert_eq!(heap.usage().free_bytes, used.free_bytes + 64);
+        set.add("t7", Tensor::allocate(&heap, 64).unwrap()).unwrap();
+        assert_eq!((set.len(), set.capacity()), (20, 512));
+    }
+
+    #[test]
+    fn a_set_takes_memory_as_names_come() {
+        let tensor = Tensor::allocate(&heap(), 64).unwrap();
+        for capacity in [0, 1, 8, 9, 100, usize::MAX] {
+            let mut set = TensorSet::with_capacity(capacity);
+            assert_eq!(set.places().capacity(), 0);
+            for number in 0..capacity.min(200) {
+                set.add(&number.to_string(), tensor.clone()).unwrap();
+                assert!(set.places().capacity() <= capacity.min(8.max(2 * set.len())));
+            }
+            if capacity < 200 {
+                let full = set.add("one more", tensor.clone()).unwrap_err();
+                assert_eq!(full.to_string(), format!("table full: {capacity} of {capacity} names"));
+                assert_eq!((full.status(), set.len()), (NrtStatus::RESOURCE, capacity));
+            }
+        }
+    }
+
+    #[test]
     fn a_refused_name_changes_nothing() {
         let (heap, mut set) = (heap(), TensorSet::with_capacity(1));
         let tensor = Tensor::allocate(&heap, 64).unwrap();
@@ -255,6 +368,7 @@ mod tests {
         assert_eq!(full.to_string(), "table full: 1 of 1 names");
         let long = set.add(&"n".repeat(256), tensor.clone()).unwrap_err();
         assert_eq!(long.to_string(), "name of 256 bytes exceeds 255");
+        assert_eq!((full.status(), long.status()), (NrtStatus::RESOURCE, NrtStatus::INVALID));
         assert_eq!((set.len(), set.snapshot().key()), (1, key));
         set.add("x", tensor).unwrap();
         assert_ne!(set.snapshot().key(), key);

@@ -326,7 +326,7 @@ impl<'a, D: Device> Bench<'a, D> {
             let bound = kbl::Tensor::allocate_aligned(unit.heap(), tensor.size_bytes, tensor.align_bytes)
                 .map_err(|error| refused(&error, error.status()))?;
             let set = if tensor.is_output { &mut bench.outputs } else { &mut bench.inputs };
-            set.add(&tensor.name, bound.clone()).map_err(|error| refused(&error, NrtStatus::RESOURCE))?;
+            set.add(&tensor.name, bound.clone()).map_err(|error| refused(&error, error.status()))?;
             bench.before.push(vec![0; tensor.size_bytes.min(MAX_FILLED_BYTES) as usize]);
             bench.tensors.push((tensor, bound));
         }
