@@ -13,3 +13,8 @@ mod patience;
 pub mod report;
 mod sync;
 pub mod verify;
+
+// Their types stand in signatures of this library.
+#[cfg(feature = "sim")]
+pub use sluice_aicpu_fw;
+pub use sluice_core;

@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::Device;
 
@@ -19,12 +19,25 @@ const LEFT_RUNNING: u8 = 2;
 
 /// What a device knows of the unit that drives its TPBs. Each device has one, and otherwise leaves it alone.
 #[derive(Debug)]
-pub struct Driver(AtomicU8);
+pub struct Driver {
+    state: AtomicU8,
+    device: DeviceId,
+}
+
+/// Tells devices of this process apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DeviceId(u64);
 
 impl Driver {
     /// That of a device that nobody drives.
-    pub const fn nobody() -> Self {
-        Self(AtomicU8::new(FREE))
+    pub fn nobody() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { state: AtomicU8::new(FREE), device: DeviceId(NEXT.fetch_add(1, Ordering::Relaxed)) }
+    }
+
+    /// Whose it is.
+    pub(crate) fn device(&self) -> DeviceId {
+        self.device
     }
 }
 
@@ -53,7 +66,7 @@ pub(crate) struct Claim<D: Device>(Arc<D>);
 impl<D: Device> Claim<D> {
     /// The claim, unless another has it.
     pub(crate) fn of(device: &Arc<D>) -> Result<Self, Driven> {
-        let state = &device.driver().0;
+        let state = &device.driver().state;
         match state.compare_exchange(FREE, DRIVEN, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(Self(Arc::clone(device))),
             Err(LEFT_RUNNING) => Err(Driven::LeftRunning),
@@ -63,14 +76,14 @@ impl<D: Device> Claim<D> {
 
     /// Ends the claim with the TPBs at work.
     pub(crate) fn leave_running(self) {
-        self.0.driver().0.store(LEFT_RUNNING, Ordering::Relaxed);
+        self.0.driver().state.store(LEFT_RUNNING, Ordering::Relaxed);
         std::mem::forget(self);
     }
 }
 
 impl<D: Device> Drop for Claim<D> {
     fn drop(&mut self) {
-        self.0.driver().0.store(FREE, Ordering::Release);
+        self.0.driver().state.store(FREE, Ordering::Release);
     }
 }
 

@@ -11,10 +11,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use sluice_core::exec::NrtStatus;
 use sluice_core::mem::DevAddr;
 
+use super::claim::DeviceId;
 use super::process::{Forked, Process};
 
 /// What device memory is used for. Numbers and names are those of the runtime's own accounting (KBL facts).
@@ -193,6 +195,17 @@ pub enum HeapError {
     Forked(#[from] Forked),
 }
 
+impl HeapError {
+    /// The status that the C interface reports for it.
+    pub fn status(&self) -> NrtStatus {
+        match self {
+            Self::Exhausted { .. } => NrtStatus::RESOURCE,
+            Self::Empty { .. } | Self::Alignment { .. } => NrtStatus::INVALID,
+            Self::Forked(_) => NrtStatus::FAILURE,
+        }
+    }
+}
+
 /// Device memory that is handed out in blocks. Cheap to clone; all clones are the same heap.
 #[derive(Clone, Debug)]
 pub struct Heap {
@@ -202,6 +215,7 @@ pub struct Heap {
 #[derive(Debug)]
 struct Shared {
     process: Process,
+    device: OnceLock<DeviceId>,
     total_bytes: u64,
     state: Mutex<State>,
 }
@@ -237,6 +251,7 @@ impl Heap {
         Self {
             shared: Arc::new(Shared {
                 process: Process::this(),
+                device: OnceLock::new(),
                 total_bytes: end - start,
                 state: Mutex::new(state),
             }),
@@ -275,6 +290,16 @@ impl Heap {
     #[cfg(test)]
     pub(crate) fn refuse_after(&self, blocks: Option<u32>) -> Option<u32> {
         std::mem::replace(&mut self.shared.lock().until_refusal, blocks)
+    }
+
+    /// Whether it can be memory of that device: of no other that it was given to.
+    pub(crate) fn can_be_of(&self, device: DeviceId) -> bool {
+        self.shared.device.get().is_none_or(|known| *known == device)
+    }
+
+    /// Gives it to a device for good, if it can be of that one.
+    pub(crate) fn give_to(&self, device: DeviceId) -> bool {
+        *self.shared.device.get_or_init(|| device) == device
     }
 
     /// Whether both are the same heap.

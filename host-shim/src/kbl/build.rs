@@ -41,6 +41,9 @@ pub enum BuildError {
     /// The unit belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
+    /// The unit is closed.
+    #[error("the unit is closed")]
+    Closed,
     /// No such model.
     #[error(transparent)]
     Model(#[from] RegistryError),
@@ -70,6 +73,7 @@ impl BuildError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Forked(_) => NrtStatus::FAILURE,
+            Self::Closed => NrtStatus::CLOSED,
             Self::Model(error) => error.status(),
             Self::Tensors(_) => NrtStatus::INVALID,
             Self::RingSet(_) => NrtStatus::RESOURCE,

@@ -1,10 +1,11 @@
 //! What can go wrong while a model is loaded.
 
-use sluice_core::dma::TemplateError;
+use sluice_core::dma::{RING_GAP, TemplateError};
 use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::InsertError;
 use sluice_core::mem::Fault;
 
+use super::batch::MAX_BATCH_PAIRS;
 use super::collective::CollectiveError;
 use super::registry::RegistryError;
 use super::ring::BuildFault;
@@ -126,7 +127,8 @@ pub enum LoadError {
     /// More exec-queue descriptors than a batch may have.
     #[error(
         "Cannot copy the descriptors in template to the ring: an execution takes {pairs} exec-queue descriptors, \
-         at most {limit}"
+         at most {limit}{}",
+        remedy(*pairs)
     )]
     BatchTooLarge {
         /// Pairs needed.
@@ -137,6 +139,12 @@ pub enum LoadError {
     /// Device memory could not be reached.
     #[error(transparent)]
     Device(#[from] Fault),
+    /// The unit is closed.
+    #[error("the unit is closed")]
+    Closed,
+    /// Every execution would be late.
+    #[error("a timeout of 0 seconds, want at least 1")]
+    NoTime,
     /// The unit belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
@@ -146,6 +154,16 @@ pub enum LoadError {
     /// No handle.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+}
+
+/// Which exec ring has room for a batch of `pairs`, if one has.
+fn remedy(pairs: u32) -> String {
+    match pairs {
+        0..=MAX_BATCH_PAIRS => {
+            format!(", `exec_ring` has to be {}", (pairs + RING_GAP).next_power_of_two().max(32))
+        }
+        _ => String::new(),
+    }
 }
 
 impl LoadError {
@@ -159,9 +177,12 @@ impl LoadError {
             | Self::OutsideVariable { .. }
             | Self::Address(_)
             | Self::Operation { .. }
-            | Self::Name(_) => NrtStatus::INVALID,
+            | Self::Name(_)
+            | Self::NoTime => NrtStatus::INVALID,
             Self::NotEnoughCores { .. } => NrtStatus::LOAD_NOT_ENOUGH_NC,
-            Self::Heap(_) | Self::Contract { .. } => NrtStatus::RESOURCE,
+            Self::Heap(error) => error.status(),
+            Self::Contract { .. } => NrtStatus::RESOURCE,
+            Self::Closed => NrtStatus::CLOSED,
             Self::NotStaged { .. } | Self::Device(_) | Self::Forked(_) | Self::BatchTooLarge { .. } => {
                 NrtStatus::FAILURE
             }

@@ -335,7 +335,8 @@ impl Bench {
     ) -> Self {
         let heap = device.heap();
         let unit = Unit::open(Arc::clone(&device), heap.clone(), options).unwrap();
-        let model = unit.load(neff, &LoadOptions { timeout_seconds, ..LoadOptions::default() }).unwrap();
+        let options = LoadOptions { timeout_seconds, ..LoadOptions::default() };
+        let model = unit.load_with_any_timeout(neff, &options).unwrap();
         let (inputs, outputs) = tensors(&unit, model);
         Self { device, heap, unit, model, inputs, outputs }
     }

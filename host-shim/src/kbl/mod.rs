@@ -86,6 +86,11 @@ mod tpb;
 mod unit;
 mod work;
 
+pub use sluice_core::exec::{NrtStatus, Ticket};
+pub use sluice_core::fmap::{Direction, InsertError, VarId};
+pub use sluice_core::mem::DevAddr;
+pub use sluice_core::mmio::{Engine, TpbId};
+
 pub use crate::device::process::Forked;
 pub use build::{Bound, BuildError, Built, PatchedSlot};
 pub use collective::{CollectiveError, CollectiveModel, Collectives, Context, LoopBack};

@@ -227,6 +227,11 @@ impl<T> Registry<T> {
         Ok(handle)
     }
 
+    /// The handles of all models, also of one whose removal waits, in order of their numbers.
+    pub(super) fn handles(&self) -> Result<Vec<ModelHandle>, RegistryError> {
+        Ok(self.lock()?.keys().copied().collect())
+    }
+
     /// A counted reference to the model.
     pub(super) fn acquire(&self, handle: ModelHandle, holder: Holder) -> Result<Held<T>, RegistryError> {
         let entries = self.lock()?;
@@ -409,7 +414,10 @@ mod tests {
     fn a_removed_handle_is_unknown() {
         let registry = registry();
         let handle = registry.add("model").unwrap();
+        let other = registry.add("other").unwrap();
+        assert_eq!(registry.handles(), Ok(vec![handle, other]));
         assert_eq!(remove(&registry, handle, SHORT), Ok("model"));
+        assert_eq!(registry.handles(), Ok(vec![other]));
         let error = registry.acquire(handle, Holder::Build).unwrap_err();
         assert_eq!(error.to_string(), format!("Invalid model {handle}"));
         assert_eq!(remove(&registry, handle, SHORT), Err(RegistryError::Unknown(handle)));

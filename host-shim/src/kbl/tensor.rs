@@ -71,6 +71,13 @@ impl View {
                 == (other.offset_bytes, other.size_bytes, other.since)
     }
 
+    fn on<D: Device>(self, device: &D) -> Result<Self, TensorError> {
+        match self.heap().can_be_of(device.driver().device()) {
+            true => Ok(self),
+            false => Err(TensorError::OtherDevice),
+        }
+    }
+
     fn part(&self, offset_bytes: u64, size_bytes: u64) -> Result<Self, TensorError> {
         let inside = offset_bytes.checked_add(size_bytes).is_some_and(|end| end <= self.size_bytes);
         if !inside || size_bytes == 0 {
@@ -101,14 +108,17 @@ pub enum TensorError {
     /// Device memory could not be reached.
     #[error(transparent)]
     Fault(#[from] Fault),
+    /// Its memory is not that device's.
+    #[error("the tensor lies in memory of another device")]
+    OtherDevice,
 }
 
 impl TensorError {
     /// The status that the C interface reports for it.
     pub fn status(&self) -> NrtStatus {
         match self {
-            Self::Range { .. } => NrtStatus::INVALID,
-            Self::Heap(_) => NrtStatus::RESOURCE,
+            Self::Range { .. } | Self::OtherDevice => NrtStatus::INVALID,
+            Self::Heap(error) => error.status(),
             Self::Fault(_) => NrtStatus::FAILURE,
         }
     }
@@ -138,7 +148,9 @@ impl Tensor {
     /// # Errors
     /// No room in the heap, no bytes asked for, or an alignment that is not a power of two.
     pub fn allocate_aligned(heap: &Heap, size_bytes: u64, align_bytes: u64) -> Result<Self, TensorError> {
-        let block = heap.alloc(size_bytes, align_bytes.max(Self::ALIGN_BYTES), UsageTag::Tensor)?;
+        let align_bytes =
+            if align_bytes.is_power_of_two() { align_bytes.max(Self::ALIGN_BYTES) } else { align_bytes };
+        let block = heap.alloc(size_bytes, align_bytes, UsageTag::Tensor)?;
         let storage = Arc::new(Storage { block });
         Ok(Self::of(View { storage, offset_bytes: 0, size_bytes, since: StorageGeneration::FIRST }))
     }
@@ -174,18 +186,18 @@ impl Tensor {
     /// Copies `bytes` into the tensor from `offset_bytes` on.
     ///
     /// # Errors
-    /// Bytes outside the tensor, or a device that can't be reached.
+    /// Bytes outside the tensor, a device that can't be reached, or another than the one whose unit has the tensor's heap.
     pub fn write<D: Device>(&self, device: &D, offset_bytes: u64, bytes: &[u8]) -> Result<(), TensorError> {
-        let part = self.view().part(offset_bytes, bytes.len() as u64)?;
+        let part = self.view().part(offset_bytes, bytes.len() as u64)?.on(device)?;
         Ok(device.write(part.at(), bytes)?)
     }
 
     /// Copies from the tensor, `offset_bytes` on, into `into`.
     ///
     /// # Errors
-    /// Bytes outside the tensor, or a device that can't be reached.
+    /// As [`write`](Self::write).
     pub fn read<D: Device>(&self, device: &D, offset_bytes: u64, into: &mut [u8]) -> Result<(), TensorError> {
-        let part = self.view().part(offset_bytes, into.len() as u64)?;
+        let part = self.view().part(offset_bytes, into.len() as u64)?.on(device)?;
         Ok(device.read(part.at(), into)?)
     }
 
@@ -218,6 +230,20 @@ mod tests {
         assert_ne!(heap.usage(), start);
         drop(slice);
         assert_eq!(heap.usage(), start);
+    }
+
+    #[test]
+    fn an_alignment_is_a_power_of_two() {
+        let heap = heap();
+        for align_bytes in [0, 3, 48, 63, 96] {
+            let error = Tensor::allocate_aligned(&heap, 10, align_bytes).unwrap_err();
+            assert_eq!(error.to_string(), format!("alignment {align_bytes} of TENSOR is not a power of two"));
+            assert_eq!(error.status(), NrtStatus::INVALID);
+        }
+        for align_bytes in [1, 2, 64, 4096] {
+            let tensor = Tensor::allocate_aligned(&heap, 10, align_bytes).unwrap();
+            assert!(tensor.at().0.is_multiple_of(align_bytes.max(Tensor::ALIGN_BYTES)));
+        }
     }
 
     #[test]

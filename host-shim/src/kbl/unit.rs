@@ -9,10 +9,11 @@
 //! Building needs no lock of the unit; staging, kickoff and harvest are short and take the line's.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_core::dma::{RingError, RingSize};
+use sluice_core::dma::RingSize;
 use sluice_core::exec::NrtStatus;
 use sluice_core::mem::Clock;
 use sluice_core::mmio::{OutsideWindow, TpbId, TpbRegisters};
@@ -40,7 +41,8 @@ use crate::sync::{Mutex, MutexGuard};
 /// How a unit is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct UnitOptions {
-    /// Descriptors of each half of the exec rings: a power of two, at least 32.
+    /// Descriptors of each half of the exec rings: a power of two, at least 32. Sixteen stay empty, and an execution's pairs
+    /// have to fit beside them; [`plan`](super::plan) says how many a model has.
     pub exec_ring: u32,
     /// Descriptors of the RX half, if it is to have others than the TX half.
     pub exec_ring_rx: Option<u32>,
@@ -79,18 +81,18 @@ pub enum OpenError {
     /// More TPBs than a device has.
     #[error(transparent)]
     Window(#[from] OutsideWindow),
-    /// An exec ring of a size that no ring has.
-    #[error(transparent)]
-    Ring(#[from] RingError),
-    /// An exec ring that is no power of two.
-    #[error("exec ring of {descriptors} descriptors, want a power of two")]
-    RingPower {
+    /// An exec ring of a size that none has.
+    #[error("exec ring of {descriptors} descriptors, want a power of two from 32 to 8388608")]
+    ExecRing {
         /// Size asked for.
         descriptors: u32,
     },
     /// TPBs that are not to be had.
     #[error(transparent)]
     Driven(#[from] Driven),
+    /// Memory that is not the device's.
+    #[error("the heap is memory of another device")]
+    OtherHeap,
     /// A depth out of range.
     #[error("{depth} executions in flight, want 1 to {MAX_DEPTH}")]
     Depth {
@@ -105,7 +107,7 @@ impl OpenError {
         match self {
             Self::BringUp { error: BringUpError::Heap(_), .. } => NrtStatus::RESOURCE,
             Self::BringUp { .. } | Self::Driven(_) => NrtStatus::FAILURE,
-            Self::Window(_) | Self::Ring(_) | Self::RingPower { .. } | Self::Depth { .. } => {
+            Self::Window(_) | Self::ExecRing { .. } | Self::OtherHeap | Self::Depth { .. } => {
                 NrtStatus::INVALID
             }
         }
@@ -162,6 +164,8 @@ pub(super) struct Shared<D: Device> {
     batch_limit: u32,
     collectives: Arc<dyn Collectives>,
     models: Registry<Model>,
+    /// No model is loaded and nothing is built from now on.
+    closed: AtomicBool,
     line: Mutex<Line<D>>,
     pub(super) phases: PhaseLog,
     /// Of those who wait for an execution.
@@ -233,6 +237,7 @@ impl<D: Device> Shared<D> {
     /// of then.
     fn close(&self, limit: Duration) -> Result<bool, DeviceError> {
         self.check_process()?;
+        self.closed.store(true, Ordering::Relaxed);
         self.line().close();
         let over = self.drain(limit, |line| {
             if !line.is_empty() {
@@ -322,9 +327,9 @@ impl<D: Device> Unit<D> {
         options: UnitOptions,
         handles: &'static HandleCounter,
     ) -> Result<Self, OpenError> {
-        let ring_size = |descriptors: u32| match RingSize::new(descriptors)? {
-            size if descriptors.is_power_of_two() => Ok(size),
-            _ => Err(OpenError::RingPower { descriptors }),
+        let ring_size = |descriptors: u32| match RingSize::new(descriptors) {
+            Ok(size) if descriptors.is_power_of_two() => Ok(size),
+            _ => Err(OpenError::ExecRing { descriptors }),
         };
         let tx = ring_size(options.exec_ring)?;
         let exec_rings = [tx, options.exec_ring_rx.map_or(Ok(tx), ring_size)?];
@@ -339,6 +344,9 @@ impl<D: Device> Unit<D> {
             [4, 8].map(|records: u32| (records * options.depth).next_power_of_two());
         let sizes = TpbSizes { exec_rings, depth: options.depth, status_records, error_records };
         let claim = Claim::of(&device)?;
+        if !heap.give_to(device.driver().device()) {
+            return Err(OpenError::OtherHeap);
+        }
         let registers = device.map().registers;
         let (mut at, mut tpbs) = (Vec::new(), Vec::new());
         for tpb in 0..registers.tpbs() {
@@ -363,6 +371,7 @@ impl<D: Device> Unit<D> {
                 batch_limit: usable,
                 collectives,
                 models: Registry::new(handles),
+                closed: AtomicBool::new(false),
                 line: Mutex::new(Line::new(claim, tpbs, depth)),
                 phases,
                 patience: Patience::new(),
@@ -391,9 +400,24 @@ impl<D: Device> Unit<D> {
     /// # Errors
     /// See [`LoadError`]; nothing stays on the device then.
     pub fn load(&self, neff: &Neff, options: &LoadOptions) -> Result<ModelHandle, LoadError> {
+        match options.timeout_seconds {
+            0 => Err(LoadError::NoTime),
+            _ => self.load_with_any_timeout(neff, options),
+        }
+    }
+
+    /// The same for executions that may be late at once.
+    pub(super) fn load_with_any_timeout(
+        &self,
+        neff: &Neff,
+        options: &LoadOptions,
+    ) -> Result<ModelHandle, LoadError> {
         let Shared { device, heap, at, phases, collectives, .. } = &*self.shared;
         let span = phases.start(&**device, Phase::Load);
         self.shared.check_process()?;
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(LoadError::Closed);
+        }
         let model = Model::load(neff, at, &**device, heap, &**collectives, options)?;
         let pairs = model.batch_pairs();
         if pairs > self.shared.batch_limit {
@@ -402,6 +426,14 @@ impl<D: Device> Unit<D> {
         let handle = self.shared.models.add(model)?;
         span.end(None);
         Ok(handle)
+    }
+
+    /// The models that are loaded, oldest handle first.
+    ///
+    /// # Errors
+    /// A unit of the process that this one is a fork of.
+    pub fn models(&self) -> Result<Vec<ModelHandle>, RegistryError> {
+        self.shared.models.handles()
     }
 
     /// A look at a loaded model. It stays loaded while the result lives.
@@ -424,6 +456,9 @@ impl<D: Device> Unit<D> {
     ) -> Result<Built, BuildError> {
         let Shared { device, heap, phases, models, .. } = &*self.shared;
         self.shared.check_process()?;
+        if self.shared.closed.load(Ordering::Relaxed) {
+            return Err(BuildError::Closed);
+        }
         let span = phases.start(&**device, Phase::Build);
         let built = Built::new(models, model, (inputs, outputs), &**device, heap)?;
         span.end(None);
@@ -533,7 +568,7 @@ impl<D: Device> Unit<D> {
         }
     }
 
-    /// Ends the unit: no execution is staged from now on, and a stop record goes behind those in flight. Blocks until the
+    /// Ends the unit: no model is loaded, nothing is built and no execution staged from now on, and a stop record goes behind those in flight. Blocks until the
     /// device has come to it, at most for `limit`, and tells the device to start nothing more.
     ///
     /// # Errors

@@ -22,9 +22,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use sluice_aicpu_fw::{AgentDelays, Node, Place, StartError, Startup};
+pub use sluice_aicpu_fw::AgentDelays;
+use sluice_aicpu_fw::{Node, Place, StartError, Startup};
 use sluice_core::exec::{BOOT_BYTES, BootError, BootShape, CoreIndex, DeviceMap, DeviceRange, LaneIndex};
-use sluice_core::layout::ArchId;
+pub use sluice_core::layout::ArchId;
 use sluice_core::mem::{Clock, DevAddr};
 use sluice_core::mmio::{Engine, RegisterMap, TpbId};
 

@@ -86,6 +86,15 @@ fn models_that_do_not_fit_the_unit_are_refused() {
     let smallest = UnitOptions { exec_ring: 32, ..small() };
     let error = open(2, smallest).load(&read("bare", &bare(11)), &LoadOptions::default()).unwrap_err();
     assert_eq!(error, LoadError::BatchTooLarge { pairs: 18, limit: 16 });
+    assert!(error.to_string().ends_with("at most 16, `exec_ring` has to be 64"), "{error}");
+    let enough = UnitOptions { exec_ring: 64, ..small() };
+    open(2, enough).load(&read("bare", &bare(11)), &LoadOptions::default()).unwrap();
+    let no_time = LoadOptions { timeout_seconds: 0, ..LoadOptions::default() };
+    let error = open(2, small()).load(&gather, &no_time).unwrap_err();
+    assert_eq!(
+        (error.to_string().as_str(), error.status()),
+        ("a timeout of 0 seconds, want at least 1", NrtStatus::INVALID)
+    );
 }
 
 #[test]
@@ -130,9 +139,10 @@ fn sizes_out_of_range_are_refused() {
         Unit::open(device, heap, options).unwrap_err().to_string()
     };
     let with_ring = |exec_ring| open(UnitOptions { exec_ring, ..small() });
-    assert_eq!(with_ring(48), "exec ring of 48 descriptors, want a power of two");
-    assert_eq!(with_ring(16), "16 descriptors: a ring has 32 to 16777200");
-    assert_eq!(with_ring(40), "ring size 40 is not a multiple of 16");
+    for descriptors in [0, 16, 40, 48, 1 << 24, u32::MAX] {
+        let text = format!("exec ring of {descriptors} descriptors, want a power of two from 32 to 8388608");
+        assert_eq!(with_ring(descriptors), text);
+    }
     let with_depth = |depth| open(UnitOptions { depth, ..small() });
     assert_eq!(with_depth(0), "0 executions in flight, want 1 to 1024");
     assert_eq!(with_depth(1025), "1025 executions in flight, want 1 to 1024");

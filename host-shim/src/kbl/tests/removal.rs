@@ -119,12 +119,17 @@ fn memory_of_an_execution_that_never_ends_is_not_used_again() {
 #[test]
 fn a_device_has_one_unit_at_a_time() {
     let neff = model("pointers");
-    let Bench { device, heap, unit, inputs, outputs, .. } = Bench::new(&neff);
+    let Bench { device, heap, unit, model, inputs, outputs } = Bench::new(&neff);
     let open = || Unit::open(Arc::clone(&device), heap.clone(), small());
     let error = open().unwrap_err();
     assert_eq!(error.to_string(), "the device's TPBs are in use by another unit");
     assert_eq!(error.status(), NrtStatus::FAILURE);
     unit.close(AT_ONCE).unwrap();
+    let closed = unit.load(&neff, &LoadOptions::default()).unwrap_err();
+    assert_eq!((closed.status(), closed.to_string().as_str()), (NrtStatus::CLOSED, "the unit is closed"));
+    let closed = unit.build(model, &inputs, &outputs).map(drop).unwrap_err();
+    assert_eq!((closed.status(), closed.to_string().as_str()), (NrtStatus::CLOSED, "the unit is closed"));
+    assert_eq!(unit.models().unwrap(), [model]);
     // What is left of the first unit leaves the device to the second.
     let second = open().unwrap();
     let handle = second.load(&neff, &LoadOptions::default()).unwrap();
@@ -138,6 +143,26 @@ fn a_device_has_one_unit_at_a_time() {
     running.wait().unwrap();
     drop(second);
     open().unwrap();
+}
+
+#[test]
+fn memory_is_one_devices_once_a_unit_has_it() {
+    let Bench { device, heap, unit, model, inputs, .. } = Bench::new(&model("pointers"));
+    let other = MockDevice::new(1);
+    let error = Unit::open(Arc::clone(&other), heap, small()).unwrap_err();
+    assert_eq!(
+        (error.to_string().as_str(), error.status()),
+        ("the heap is memory of another device", NrtStatus::INVALID)
+    );
+    let (name, mut bytes) = (unit.model(model).unwrap().wants().next().unwrap().name, [0; 8]);
+    let tensor = inputs.get(&name).unwrap();
+    tensor.write(&*device, 0, &[1; 8]).unwrap();
+    for refused in [tensor.read(&*other, 0, &mut bytes), tensor.write(&*other, 0, &[2; 8])] {
+        assert_eq!(refused.unwrap_err().status(), NrtStatus::INVALID);
+    }
+    tensor.read(&*device, 0, &mut bytes).unwrap();
+    assert_eq!(bytes, [1; 8]);
+    Unit::open(Arc::clone(&other), other.heap(), small()).unwrap();
 }
 
 #[test]
