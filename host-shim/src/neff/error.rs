@@ -18,7 +18,7 @@ pub enum NeffFault {
     #[error("{0}")]
     Io(String),
     /// Neither a plain (1) nor a compressed (2) package.
-    #[error("package version {0}, supported are 1 and 2")]
+    #[error("package version {0}, supported are 1 and 2{hint}", hint = hint(*.0))]
     PackageVersion(u64),
     /// Newer than the newest format known here.
     #[error("format {major}.{minor}, supported are major versions up to 2")]
@@ -45,6 +45,15 @@ pub enum NeffFault {
     /// A value breaks a rule; the text has both.
     #[error("{0}")]
     Invalid(String),
+}
+
+/// What a file is whose first bytes are text.
+fn hint(package: u64) -> &'static str {
+    let is_text = |byte: u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+    match package.to_le_bytes().into_iter().all(is_text) {
+        true => "; is that the text of a model? `sluice pack` makes a container of it",
+        false => "",
+    }
 }
 
 /// A container that cannot be used: where, and why.

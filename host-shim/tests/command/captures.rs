@@ -23,6 +23,9 @@ fn the_report_comes_back_out_of_the_capture() {
     let capture = folder.path("capture.slc");
     let shown = sluice(&["report", "--json", capture.to_str().unwrap()]);
     assert_eq!(text(&shown.stdout), std::fs::read_to_string(folder.path("report.json")).unwrap());
+    let of_folder = sluice(&["report", "--json", folder.out()]);
+    assert_eq!(text(&of_folder.stdout), text(&shown.stdout));
+    assert_eq!(code(&sluice(&["check", folder.out()])), 0);
     let page = sluice(&["report", capture.to_str().unwrap()]);
     assert!(text(&page.stdout).starts_with("gather on sim a2a3 as cayman, gate scope all, run "));
 }
@@ -78,7 +81,7 @@ fn what_is_no_capture_is_refused_in_one_line() {
         (&empty, "not a capture: need 64 header bytes, got 0"),
         (&foreign, "not a capture: begins with [07, 07"),
         (&folder.path("absent"), "No such file"),
-        (&folder.0, "Is a directory"),
+        (&folder.0, "capture.slc: No such file"),
     ] {
         for command in ["check", "report"] {
             let output = sluice(&[command, path.to_str().unwrap()]);

@@ -144,6 +144,52 @@ fn tensors_lie_where_the_model_needs_them() {
 }
 
 #[test]
+fn bytes_that_blocks_write_unordered_are_named_and_not_wrong() {
+    let folder = Folder::new("race");
+    let spec = r#"model = { name = "race", target = "cayman" }
+        [[tpb]]
+        var = [
+            { name = "a", type = "input", size = 65536 },
+            { name = "b", type = "input", size = 65536 },
+            { name = "y", type = "output", size = 65600 },
+        ]
+        queue = [
+            { name = "q", type = "in", owner = "pool", semaphore = 10 },
+            { name = "r", type = "out", owner = "sp", semaphore = 11 },
+        ]
+        [[tpb.block]]
+        queue = "q"
+        copy = [{ from = "a", to = "y", bytes = 65536 }, { from = "a", to = "y", to_off = 65536, bytes = 64 }]
+        [[tpb.block]]
+        queue = "r"
+        copy = [{ from = "b", to = "y", bytes = 65536 }]"#;
+    let model = folder.path("race.neff");
+    std::fs::write(&model, pack("race", spec).unwrap()).unwrap();
+    let output =
+        sluice(&["run", "--model", model.to_str().unwrap(), "--executions", "20", "--out", folder.out()]);
+    assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+    let report = folder.report();
+    assert_eq!(
+        report["unverified"],
+        json!(["outputs: `y`: 65536 bytes are not verifiable: two blocks touch them unordered, \
+                block 0 of engine POOL of sg00 and block 1 of engine SP of sg00"])
+    );
+    assert_eq!(report["verified"]["output_bytes"], 20 * 64);
+}
+
+#[test]
+fn a_model_gets_the_tpbs_that_its_header_asks_for() {
+    let folder = Folder::new("cores");
+    let spec = r#"model = { name = "half", target = "cayman", virtual_core_size = 2 }
+        tpb = [{ var = [{ name = "y", type = "output", size = 64 }] }]"#;
+    let model = folder.path("half.neff");
+    std::fs::write(&model, pack("half", spec).unwrap()).unwrap();
+    let output =
+        sluice(&["run", "--model", model.to_str().unwrap(), "--executions", "1", "--out", folder.out()]);
+    assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+#[test]
 fn a_real_model_is_run_and_what_was_not_executed_is_said() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/matmul_small.neff");
     if !model.is_file() {
@@ -217,7 +263,20 @@ fn refusals_come_before_the_run_and_say_why() {
     assert!(refused(&["--dfx", "pmu"]).contains("`pmu` is not recorded by this build"));
     let missing = refused(&["--model", "absent.neff", "--out", folder.out()]);
     assert!(missing.contains("absent.neff"), "{missing}");
-    assert!(refused(&["--lanes", "9", "--out", folder.out()]).contains("need 1 to 4 lanes, got 9"));
+    for lanes in ["0", "5", "99"] {
+        let output = sluice(&["run", "--lanes", lanes, "--out", folder.out()]);
+        let want = format!("need 1 to 4 lanes, got {lanes}");
+        assert_eq!(
+            (code(&output), text(&output.stderr).contains(&want)),
+            (2, true),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    std::fs::write(folder.path("model.toml"), models::builtin("gather").unwrap()).unwrap();
+    let spec = refused(&["--model", folder.path("model.toml").to_str().unwrap(), "--out", folder.out()]);
+    assert!(spec.contains("is that the text of a model? `sluice pack` makes a container of it"), "{spec}");
+    std::fs::remove_file(folder.path("model.toml")).unwrap();
     assert_eq!(folder.names(), ["file"]);
 }
 
@@ -276,14 +335,15 @@ fn a_model_that_does_not_fit_the_device_is_refused_with_its_status() {
     );
     assert_eq!(
         refused("many.neff", &pack("many", &many).unwrap()),
-        "cannot load the model: it has 9 subgraphs, a device 8 TPBs (status 9, LOAD_NOT_ENOUGH_NC)\n"
+        "cannot load the model: model has 9 subgraphs and asks for 5 cores of 2 TPBs, the unit has 8 TPBs \
+         (status 9, LOAD_NOT_ENOUGH_NC)\n"
     );
 
     let mut greedy = pack("greedy", &with_output(64)).unwrap();
     greedy[0x1DC..0x1E0].copy_from_slice(&64u32.to_le_bytes());
     assert_eq!(
         refused("greedy.neff", &greedy),
-        "cannot load the model: model has 1 subgraphs and asks for 64 cores of 1 TPBs, the unit has 1 TPBs \
+        "cannot load the model: model has 1 subgraphs and asks for 64 cores of 1 TPBs, the unit has 8 TPBs \
          (status 9, LOAD_NOT_ENOUGH_NC)\n"
     );
 }

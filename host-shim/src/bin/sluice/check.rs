@@ -7,6 +7,7 @@ use serde_json::json;
 use sluice_host::capture::{Census, Reader, census};
 use sluice_host::report::units::{Bytes, Count, Many};
 
+use crate::options::capture_at;
 use crate::output;
 
 /// Verify a capture
@@ -14,7 +15,7 @@ use crate::output;
 /// Exits with 1 when it is damaged, disagrees with its summary, or records were lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Capture file
+    /// Capture file, or the folder of a run
     capture: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -22,7 +23,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let census = census(&mut Reader::open(&args.capture)?)?;
+    let census = census(&mut Reader::open(&capture_at(&args.capture))?)?;
     let text = if args.json {
         format!("{}\n", serde_json::to_string_pretty(&as_json(&census))?)
     } else {

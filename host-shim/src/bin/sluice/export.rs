@@ -8,12 +8,14 @@ use sluice_host::capture::{Reader, census, folder};
 use sluice_host::export::perfetto;
 use sluice_host::report::units::{Bytes, Many, OneLine};
 
+use crate::options::capture_at;
+
 /// Convert a capture
 ///
 /// Exports what is there, and exits with 1 when the capture is damaged, broken off, or disagrees with its summary.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Capture file
+    /// Capture file, or the folder of a run
     capture: PathBuf,
     /// What to write
     #[arg(long, value_enum, default_value_t)]
@@ -31,7 +33,7 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut reader = Reader::open(&args.capture)?;
+    let mut reader = Reader::open(&capture_at(&args.capture))?;
     let findings = census(&mut reader)?.findings;
     let exported = match args.format {
         Format::Perfetto => folder::write_file(&args.output, |out| perfetto::write(&mut reader, out)),

@@ -46,6 +46,9 @@ fn main() -> ExitCode {
         Command::Stress(args) => stress::run(&args),
     };
     result.unwrap_or_else(|error| {
+        if let Some(usage) = error.downcast_ref::<clap::Error>() {
+            usage.exit();
+        }
         eprintln!("sluice: {}", OneLine(format_args!("{error:#}")));
         ExitCode::FAILURE
     })

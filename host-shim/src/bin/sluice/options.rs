@@ -1,11 +1,14 @@
 //! Options that several commands share, and what they stand for.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use sluice_core::exec::BootShape;
 use sluice_core::layout::{ArchId, PoolKind, Shape, SubsystemId, swimlane};
 use sluice_host::dfx::keeper::GateScope;
 use sluice_host::dfx::{BufferCounts, SwimlaneConfig};
+use sluice_host::report::Artefacts;
 
 /// Where a run takes place and how it is recorded.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,6 +43,19 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
+    /// Makes sure that there are devices with so many lanes.
+    ///
+    /// # Errors
+    /// The command line makes no sense.
+    pub(crate) fn check(&self) -> Result<(), clap::Error> {
+        let shape = BootShape { arch: self.arch, tpbs: 1, lanes: self.lanes };
+        let refused = |error| {
+            let text = format!("invalid value '{}' for '--lanes <N>': {error}\n", self.lanes);
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, text)
+        };
+        shape.check().map(drop).map_err(refused)
+    }
+
     /// The swimlane session, or `None` when nothing is to record.
     pub(crate) fn swimlane(&self, cores: u32, run_id: u64) -> anyhow::Result<Option<SwimlaneConfig>> {
         let shape = Shape::new(self.arch, self.lanes, cores)?;
@@ -53,6 +69,14 @@ impl Recording {
         };
         let config = SwimlaneConfig { buffers, scope, run_id, ..SwimlaneConfig::new(shape) };
         Ok(self.dfx.0.contains(&SubsystemId::Swimlane).then_some(config))
+    }
+}
+
+/// The capture that a path means: a file, or the one in the folder of a run.
+pub(crate) fn capture_at(path: &Path) -> Cow<'_, Path> {
+    match path.is_dir() {
+        true => path.join(Artefacts::CAPTURE).into(),
+        false => path.into(),
     }
 }
 

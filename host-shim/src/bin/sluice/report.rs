@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use sluice_host::capture::{Reader, census};
 use sluice_host::report::Page;
 
+use crate::options::capture_at;
 use crate::output;
 
 /// Show the report of a captured run
@@ -14,7 +15,7 @@ use crate::output;
 /// off, when records were lost, or when something was wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Capture file
+    /// Capture file, or the folder of a run
     capture: PathBuf,
     /// Print JSON, as report.json holds it
     #[arg(long)]
@@ -22,7 +23,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let report = census(&mut Reader::open(&args.capture)?)?.into_report();
+    let report = census(&mut Reader::open(&capture_at(&args.capture))?)?.into_report();
     let text = if args.json {
         report.to_json()
     } else {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use sluice_core::exec::{CoreIndex, NrtStatus};
+use sluice_core::exec::CoreIndex;
 use sluice_core::fmap::Direction;
 use sluice_core::mem::DevAddr;
 use sluice_core::mmio::TpbId;
@@ -19,7 +19,8 @@ use sluice_host::device::heap::Heap;
 use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::dfx::Session;
 use sluice_host::kbl::{
-    self, Built, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit, UnitOptions, WaitError,
+    self, Built, LoadError, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit, UnitOptions,
+    WaitError,
 };
 use sluice_host::neff::{Neff, ReadOptions, Target, models, pack};
 use sluice_host::report::{self, Report};
@@ -59,22 +60,30 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.recording.check()?;
     let neff = open(&args.model)?;
     let interrupt = Interrupt::listen()?;
     let DeviceName::Sim = args.recording.device;
-    let tpbs = u32::try_from(neff.programs.len())?;
-    if tpbs > TpbId::COUNT {
-        let (model, most) = (args.model.display(), TpbId::COUNT);
-        let text =
-            format_args!("{model}: cannot load the model: it has {tpbs} subgraphs, a device {most} TPBs");
-        return Err(refusal(text, NrtStatus::LOAD_NOT_ENOUGH_NC));
-    }
+    let tpbs = tpbs_of(&neff).map_err(|error| {
+        let model = args.model.display();
+        refusal(format_args!("{model}: cannot load the model: {error}"), error.status())
+    })?;
     let Recording { arch, lanes, .. } = args.recording;
     let of_model = neff.programs.first().map_or(Target::Any, |program| program.target);
     let target = args.target.unwrap_or(of_model);
     let config = SimConfig { arch, target, tpbs, lanes, ..SimConfig::default() };
     let device = Arc::new(SimDevice::start(config)?);
     execute(args, &neff, device, &interrupt)
+}
+
+/// As many TPBs as the model asks for.
+fn tpbs_of(neff: &Neff) -> Result<u32, LoadError> {
+    let (subgraphs, have) = (neff.programs.len(), TpbId::COUNT as usize);
+    let (cores, tpbs_per_core) = (neff.header.cores_requested, neff.header.virtual_core_size);
+    match (subgraphs as u64).max(u64::from(cores) * u64::from(tpbs_per_core)) {
+        tpbs if tpbs <= have as u64 => Ok(tpbs as u32),
+        _ => Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, have }),
+    }
 }
 
 /// Reads a container; a name of a built-in model stands for it where there is no such file.

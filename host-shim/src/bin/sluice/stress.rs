@@ -56,6 +56,7 @@ impl FromStr for Pause {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    args.recording.check()?;
     let interrupt = Interrupt::listen()?;
     let DeviceName::Sim = args.recording.device;
     let config =
