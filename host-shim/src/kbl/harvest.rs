@@ -339,7 +339,8 @@ fn end_finished<M: CopyMemory>(
         // Executions in flight are few, so half the range tells before from after.
         let is_counted = done.wrapping_sub(ordinal) as i32 > 0;
         let has_ended = |stream: &Stream| stream.state_of(ordinal) == EngineState::Complete;
-        if !is_counted && !(tpb.has_lost_count() && tpb.streams.iter().all(has_ended)) {
+        let is_over = is_counted || tpb.has_lost_count() && tpb.streams.iter().all(has_ended);
+        if !is_over {
             continue;
         }
         part.ended = true;
