@@ -63,17 +63,19 @@ impl<D: Device> Line<D> {
     }
 
     /// Starts an execution on all its TPBs, or on none of them if one of these runs nothing, or has lost it.
-    fn start(&mut self, device: &D, index: usize) {
+    pub(super) fn start(&mut self, device: &D, index: usize) {
         let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
-        self.entries[index].state = State::Started;
-        let parts = &mut self.entries[index].parts;
-        let mut halted = false;
-        for (tpb, part) in self.tpbs.iter().zip(parts) {
-            let halt = part.lost.or(tpb.halted);
-            part.faults.extend(halt.map(ExecFault::Halted));
-            halted |= halt.is_some();
+        let entry = &mut self.entries[index];
+        entry.state = State::Started;
+        // A stop record is not refused.
+        let closed = (self.stopped && entry.job.is_some()).then_some(ExecFault::Closed);
+        let mut refused = false;
+        for (tpb, part) in self.tpbs.iter().zip(&mut entry.parts) {
+            let fault = closed.or(part.lost.or(tpb.halted).map(ExecFault::Halted));
+            part.faults.extend(fault);
+            refused |= fault.is_some();
         }
-        if halted {
+        if refused {
             return self.give_up(device, index, 0);
         }
         if let Err(fault) = self.write_requests(device, ticket, index) {

@@ -71,6 +71,8 @@ pub(super) struct Part {
     pub(super) ended: bool,
     /// It went with its TPB, which was set up anew, or is to be.
     pub(super) lost: Option<Halt>,
+    /// It was kicked off, and its TPB told to start nothing more.
+    refused: bool,
 }
 
 impl Part {
@@ -85,6 +87,7 @@ impl Part {
             omitted_faults: 0,
             ended: false,
             lost: None,
+            refused: false,
         }
     }
 
@@ -109,7 +112,7 @@ impl Part {
 
     /// Whether nothing more is to be heard of it.
     pub(super) fn is_over(&self) -> bool {
-        self.ended || self.lost.is_some()
+        self.ended || self.lost.is_some() || self.refused
     }
 
     /// Whether it is in the exec ring, to be started.
@@ -160,6 +163,8 @@ pub(super) struct Line<D: Device> {
     pub(super) posted: Option<Posted>,
     pub(super) closed: bool,
     pub(super) stopping: bool,
+    /// No TPB starts anything any more.
+    pub(super) stopped: bool,
     /// How often a TPB was set up anew.
     pub(super) rearms: u64,
     /// Gone with the TPBs once the unit has ended.
@@ -177,6 +182,7 @@ impl<D: Device> Line<D> {
             posted: None,
             closed: false,
             stopping: false,
+            stopped: false,
             rearms: 0,
             claim: Some(claim),
         }
@@ -249,11 +255,30 @@ impl<D: Device> Line<D> {
         self.closed = true;
     }
 
-    /// Tells the device to start no further execution, at once.
-    pub(super) fn stop(&self) -> Result<(), DeviceError> {
+    /// Tells the device to start no further execution, at once, and those behind the ones that run that they never will.
+    pub(super) fn stop(&mut self, device: &D) -> Result<(), DeviceError> {
         for tpb in &self.tpbs {
             tpb.control().stop.try_publish(1)?;
         }
+        self.stopped = true;
+        for place in 0..self.tpbs.len() {
+            let jobs = self.entries.iter_mut().filter(|entry| entry.job.is_some());
+            let parts = jobs.filter_map(|entry| entry.parts.get_mut(place));
+            // The first may be about to begin. Should the next have begun meanwhile, it keeps its memory until it has ended.
+            for part in parts.filter(|part| part.is_running()).skip(1) {
+                if !part.is_over() && part.engines.iter().all(|times| times.start_cycles.is_none()) {
+                    part.refused = true;
+                    part.fail(ExecFault::Closed);
+                }
+            }
+        }
+        for index in 0..self.entries.len() {
+            if self.entries[index].state == State::Ready && self.entries[index].job.is_some() {
+                self.start(device, index);
+            }
+            self.settle(index);
+        }
+        self.pop_ended();
         Ok(())
     }
 

@@ -56,6 +56,8 @@ pub enum ExecFault {
     },
     /// It went with the exec ring of a TPB that had to be set up anew, or is to be.
     Halted(Halt),
+    /// The unit was closed before it began.
+    Closed,
     /// The device belongs to another process.
     Forked(Forked),
 }
@@ -71,6 +73,7 @@ impl ExecFault {
             Self::Disorder { .. } | Self::Missing { .. } => NrtStatus::EXEC_COMPLETED_WITH_ERR,
             Self::NoRequest { .. } | Self::NotStarted { .. } | Self::Forked(_) => NrtStatus::FAILURE,
             Self::Halted(halt) => halt.status(),
+            Self::Closed => NrtStatus::CLOSED,
         }
     }
 }
@@ -98,6 +101,7 @@ impl fmt::Display for ExecFault {
             }
             Self::NotStarted { fault } => write!(f, "Failed to post inference request, err: {fault}"),
             Self::Halted(halt) => halt.fmt(f),
+            Self::Closed => f.write_str("the unit was closed before it began"),
             Self::Forked(forked) => forked.fmt(f),
         }
     }

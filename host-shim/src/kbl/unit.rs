@@ -246,7 +246,7 @@ impl<D: Device> Shared<D> {
             Ok(line.is_empty())
         });
         let mut line = self.line();
-        line.stop()?;
+        line.stop(&self.device)?;
         if matches!(over, Ok(true)) {
             line.end();
         }

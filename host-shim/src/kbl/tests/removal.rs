@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_core::exec::{NrtStatus, Ticket};
+use sluice_core::exec::{NrtStatus, SubType, Ticket};
 
 use super::super::mock::{Bench, MockDevice, model, read, tensors};
 use super::flow::bare;
@@ -99,6 +99,29 @@ fn a_stop_finds_room_once_the_exec_ring_has_some() {
     let error = bench.unit.close(AT_ONCE).unwrap_err();
     assert_eq!(error.to_string(), "the device has not stopped after 0 ms");
     tpb.finish(1);
+    bench.unit.close(AT_ONCE).unwrap();
+}
+
+#[test]
+fn executions_that_a_close_leaves_behind_are_told_so_at_once() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [running, queued, staged, ready] = [(); 4].map(|()| bench.unit.stage(&built).unwrap());
+    let [running, queued, ready] = [running, queued, ready].map(|staged| staged.kickoff().unwrap());
+    tpb.notify_all(0, SubType::START);
+    assert!(matches!(bench.unit.close(AT_ONCE), Err(UnloadError::InFlight { in_flight: 4, .. })));
+    for behind in [queued, ready] {
+        let error = behind.wait().unwrap_err();
+        assert_eq!(error.status(), NrtStatus::CLOSED);
+        assert!(error.to_string().ends_with("; TPB 0: the unit was closed before it began"), "{error}");
+    }
+    assert_eq!((staged.kickoff().unwrap_err().status(), running.try_wait()), (NrtStatus::CLOSED, Ok(None)));
+    tpb.notify_all(0, SubType::END);
+    tpb.finish(0);
+    running.wait().unwrap();
+    assert!(bench.unit.in_flight() > 0, "the device may have begun the next");
+    tpb.run(1);
+    tpb.finish(2);
     bench.unit.close(AT_ONCE).unwrap();
 }
 
