@@ -149,7 +149,7 @@ fn two_want(places: [u64; 2]) {
         let [mine, other] = places.map(|place| {
             let (device, heap, bundle) = (Arc::clone(&device), heap.clone(), Rc::clone(&bundle));
             let at = move |VarId(var)| {
-                Some(Placement { base: DevAddr(place + (u64::from(var) << 32)), size_bytes: 4096 })
+                Ok(Placement { base: DevAddr(place + (u64::from(var) << 32)), size_bytes: 4096 })
             };
             move || bundle.ring(&*device, &heap, at).unwrap()
         });
