@@ -41,6 +41,10 @@ pub(super) struct Pending {
 impl<D: Device> Line<D> {
     /// Reads every notification that is there and ends the executions that the device has finished.
     pub(super) fn harvest(&mut self, device: &D) -> Result<(), DeviceError> {
+        self.change(|line| line.follow_all(device))?
+    }
+
+    fn follow_all(&mut self, device: &D) -> Result<(), DeviceError> {
         let mut reached = Ok(());
         for (place, tpb) in self.tpbs.iter_mut().enumerate() {
             // One that can't be reached keeps nobody from hearing of the others.

@@ -36,10 +36,13 @@ impl<D: Device> Line<D> {
     /// # Errors
     /// The first TPB on which it was not started and why, if it runs on others.
     pub(super) fn kick_off(&mut self, device: &D, ticket: Ticket) -> Result<(), (TpbId, ExecFault)> {
-        if let Some(entry) = self.entry(ticket) {
-            entry.state = State::Ready;
-        }
-        self.start_ready(device);
+        let kicked_off = self.change(|line| {
+            if let Some(entry) = line.entry(ticket) {
+                entry.state = State::Ready;
+            }
+            line.start_ready(device);
+        });
+        kicked_off.map_err(|half_done| (TpbId::FIRST, ExecFault::HalfDone(half_done)))?;
         let Some(index) = self.index(ticket) else { return Ok(()) };
         let parts = self.tpbs.iter().zip(&self.entries[index].parts);
         for (tpb, part) in parts.filter(|(_, part)| part.ordinal.is_none()) {
@@ -110,9 +113,13 @@ impl<D: Device> Line<D> {
         self.withdraw(device, index, first);
         self.settle(index);
         // The proxy tasks go with the first TPB. Last, for the hook is the runtime's.
-        if let Some(job) = self.entries[index].job.as_ref().filter(|_| first == 0) {
-            let ticket = Ticket(self.tickets.head().0.wrapping_add(index as u64));
-            withdraw_proxy(&job.model, ticket);
+        if first == 0 {
+            self.call(|line| {
+                let ticket = Ticket(line.tickets.head().0.wrapping_add(index as u64));
+                if let Some(job) = &line.entries[index].job {
+                    withdraw_proxy(&job.model, ticket);
+                }
+            });
         }
     }
 

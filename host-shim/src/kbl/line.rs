@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use sluice_core::dma::{AddrWord, Pair, PairSlots};
-use sluice_core::exec::{Ticket, TicketQueue};
+use sluice_core::exec::{NrtStatus, Ticket, TicketQueue};
 use sluice_core::mmio::{Engine, Half};
 
 use super::batch;
@@ -169,6 +169,23 @@ pub(super) struct Line<D: Device> {
     pub(super) rearms: u64,
     /// Gone with the TPBs once the unit has ended.
     claim: Option<Claim<D>>,
+    /// A change is under way; or, at the beginning of another, one was and did not come to its end.
+    half_done: bool,
+}
+
+/// A panic in the middle of a change. What the device was told is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "a panic, of the device's functions or a hook, left the unit half-way through a change: what it runs can't be \
+     followed any more; drop the unit and open it again on a device that was reset"
+)]
+pub struct HalfDone;
+
+impl HalfDone {
+    /// The status that the C interface reports for it.
+    pub fn status(self) -> NrtStatus {
+        NrtStatus::EXEC_UNIT_UNRECOVERABLE
+    }
 }
 
 impl<D: Device> Line<D> {
@@ -185,20 +202,45 @@ impl<D: Device> Line<D> {
             stopped: false,
             rearms: 0,
             claim: Some(claim),
+            half_done: false,
         }
+    }
+
+    /// Makes a change that, when it panics in the middle, lets no other begin.
+    pub(super) fn change<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> Result<R, HalfDone> {
+        self.check_whole()?;
+        self.half_done = true;
+        let result = change(self);
+        self.half_done = false;
+        Ok(result)
+    }
+
+    /// Makes sure that no change was left half done.
+    pub(super) fn check_whole(&self) -> Result<(), HalfDone> {
+        if self.half_done { Err(HalfDone) } else { Ok(()) }
+    }
+
+    /// Calls a hook in the middle of a change, with nothing half done.
+    pub(super) fn call(&mut self, hook: impl FnOnce(&Self)) {
+        self.half_done = false;
+        hook(self);
+        self.half_done = true;
     }
 
     /// Takes a staged execution out of the line.
     pub(super) fn retire(&mut self, device: &D, ticket: Ticket) {
-        let Some(index) = self.index(ticket) else { return };
-        let entry = &mut self.entries[index];
-        entry.state = State::Retired;
-        let job = entry.job.take();
-        self.withdraw(device, index, 0);
-        self.take_back();
-        self.start_ready(device);
+        let retired = self.change(|line| {
+            let index = line.index(ticket)?;
+            let entry = &mut line.entries[index];
+            entry.state = State::Retired;
+            let job = entry.job.take();
+            line.withdraw(device, index, 0);
+            line.take_back();
+            line.start_ready(device);
+            job
+        });
         // Last, for the hook is the runtime's.
-        if let Some(job) = job {
+        if let Ok(Some(job)) = retired {
             withdraw_proxy(&job.model, ticket);
         }
     }
@@ -260,6 +302,11 @@ impl<D: Device> Line<D> {
         for tpb in &self.tpbs {
             tpb.control().stop.try_publish(1)?;
         }
+        Ok(self.change(|line| line.refuse_queued(device))?)
+    }
+
+    /// Tells executions behind the ones that run that they never will.
+    fn refuse_queued(&mut self, device: &D) {
         self.stopped = true;
         for place in 0..self.tpbs.len() {
             let jobs = self.entries.iter_mut().filter(|entry| entry.job.is_some());
@@ -279,7 +326,6 @@ impl<D: Device> Line<D> {
             self.settle(index);
         }
         self.pop_ended();
-        Ok(())
     }
 
     /// Lets go of the TPBs, which another unit may drive then. Nothing may be in line, or ever come.
@@ -292,7 +338,8 @@ impl<D: Device> Line<D> {
     /// drive the TPBs as long as these may be at work.
     pub(super) fn abandon(&mut self) {
         let mut parts = self.entries.iter().flat_map(|entry| &entry.parts);
-        if !parts.any(Part::is_running) && !self.tpbs.iter().any(Tpb::is_in_doubt) {
+        let at_work = parts.any(Part::is_running) || self.tpbs.iter().any(Tpb::is_in_doubt);
+        if !at_work && !self.half_done {
             self.claim = None;
         }
         self.forget();

@@ -36,6 +36,8 @@ pub(super) struct MockDevice {
     writes_left: AtomicU32,
     /// Writes before the one that fails, once.
     until_failure: AtomicU32,
+    /// Writes before the one that panics, once.
+    until_panic: AtomicU32,
 }
 
 const BASE: DevAddr = DevAddr(0x1_0000_0000);
@@ -63,6 +65,7 @@ impl MockDevice {
             written_bytes: AtomicU64::new(0),
             writes_left: AtomicU32::new(u32::MAX),
             until_failure: AtomicU32::new(u32::MAX),
+            until_panic: AtomicU32::new(u32::MAX),
         })
     }
 
@@ -88,6 +91,11 @@ impl MockDevice {
     /// Lets `count` writes succeed, then one fail; `u32::MAX` for none.
     pub(super) fn fail_one_after(&self, count: u32) {
         self.until_failure.store(count, Ordering::Relaxed);
+    }
+
+    /// Lets `count` writes succeed, then one panic; `u32::MAX` for none.
+    pub(super) fn panic_once_after(&self, count: u32) {
+        self.until_panic.store(count, Ordering::Relaxed);
     }
 
     /// Whether no control word can be reached.
@@ -137,6 +145,7 @@ impl Device for MockDevice {
     }
 
     fn write(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault> {
+        assert_ne!(self.until_panic.fetch_sub(1, Ordering::Relaxed), 0, "told to panic");
         // Below zero is none again.
         if self.until_failure.fetch_sub(1, Ordering::Relaxed) == 0 {
             return Err(Fault::Transport { at: to });

@@ -97,6 +97,7 @@ pub use collective::{CollectiveError, CollectiveModel, Collectives, Context, Loo
 pub use contract::{Found, Offender};
 pub use error::LoadError;
 pub use execution::{KickoffError, Running, Staged, Timeout, WaitError};
+pub use line::HalfDone;
 pub use model::{BuildCounts, LoadOptions, Model, Wanted};
 pub use outcome::{EngineTimes, ExecFault, Outcome, TpbOutcome};
 pub use phases::{Phase, PhaseLog, Span};

@@ -6,6 +6,7 @@ use sluice_core::exec::{ErrorClass, NrtStatus, Ticket};
 use sluice_core::mem::Fault;
 use sluice_core::mmio::{Engine, QueueId, TpbId};
 
+use super::line::HalfDone;
 use super::stream::{EngineState, Received};
 use super::tpb::Halt;
 use crate::device::process::Forked;
@@ -60,6 +61,8 @@ pub enum ExecFault {
     Closed,
     /// The device belongs to another process.
     Forked(Forked),
+    /// The unit can't be followed any more.
+    HalfDone(HalfDone),
 }
 
 impl ExecFault {
@@ -74,6 +77,7 @@ impl ExecFault {
             Self::NoRequest { .. } | Self::NotStarted { .. } | Self::Forked(_) => NrtStatus::FAILURE,
             Self::Halted(halt) => halt.status(),
             Self::Closed => NrtStatus::CLOSED,
+            Self::HalfDone(half_done) => half_done.status(),
         }
     }
 }
@@ -103,6 +107,7 @@ impl fmt::Display for ExecFault {
             Self::Halted(halt) => halt.fmt(f),
             Self::Closed => f.write_str("the unit was closed before it began"),
             Self::Forked(forked) => forked.fmt(f),
+            Self::HalfDone(half_done) => half_done.fmt(f),
         }
     }
 }

@@ -13,7 +13,7 @@ use sluice_core::mmio::{Half, TpbId};
 use super::batch::{self, PROLOGUE_PAIRS, Prologue};
 use super::build::Built;
 use super::collective::{self, CollectiveError};
-use super::line::{Batch, Entry, Job, Line, OutcomeCell, Part, State};
+use super::line::{Batch, Entry, HalfDone, Job, Line, OutcomeCell, Part, State};
 use super::model::Model;
 use super::registry::{Held, RegistryError};
 use super::tpb::{Blocked, Halt};
@@ -101,6 +101,9 @@ pub enum DeviceError {
     /// It belongs to another process.
     #[error(transparent)]
     Forked(#[from] Forked),
+    /// It is not known what it was told.
+    #[error(transparent)]
+    HalfDone(#[from] HalfDone),
 }
 
 impl DeviceError {
@@ -108,6 +111,7 @@ impl DeviceError {
     pub fn status(&self) -> NrtStatus {
         match self {
             Self::Fault(_) | Self::Forked(_) => NrtStatus::FAILURE,
+            Self::HalfDone(half_done) => half_done.status(),
         }
     }
 }
@@ -137,6 +141,7 @@ impl<D: Device> Line<D> {
         if self.closed {
             return Err(StageError::Closed);
         }
+        self.check_whole().map_err(DeviceError::from)?;
         if self.entries.len() >= self.depth {
             self.harvest(device)?;
         }
@@ -157,15 +162,14 @@ impl<D: Device> Line<D> {
         let ticket = self.tickets.tail();
         // Before anything changes, for the hook is the runtime's and may panic.
         let increment = enqueue_proxy(&model, ticket)?;
-        let issued = self.tickets.issue().map_err(|QueueFull { capacity }| full(capacity));
-        let committed = issued.and_then(|_| {
-            let committed = self.commit(device, ticket, &model, built, &reserved);
-            committed.map_err(|fault| {
-                self.undo(ticket, reserved.len());
+        let committed = self.change(|line| {
+            line.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
+            line.commit(device, ticket, &model, built, &reserved).map_err(|fault| {
+                line.undo(ticket, reserved.len());
                 DeviceError::from(fault).into()
             })
         });
-        if let Err(error) = committed {
+        if let Err(error) = committed.unwrap_or_else(|half_done| Err(DeviceError::from(half_done).into())) {
             withdraw_proxy(&model, ticket);
             return Err(error);
         }
@@ -237,6 +241,10 @@ impl<D: Device> Line<D> {
     /// # Errors
     /// A device that can't be reached; nothing is queued then.
     pub(super) fn queue_stop(&mut self, device: &D) -> Result<(), DeviceError> {
+        self.change(|line| line.put_stop(device))?
+    }
+
+    fn put_stop(&mut self, device: &D) -> Result<(), DeviceError> {
         if self.stopping || self.tpbs.iter().any(|tpb| tpb.halted.is_some()) {
             return Ok(());
         }

@@ -615,3 +615,45 @@ fn a_flood_of_errors_is_counted_and_its_worst_decides() {
     assert_eq!(tpb.omitted_faults, reported - 16);
     assert!(error.to_string().ends_with("; TPB 0: and 26 more"), "{error}");
 }
+
+#[test]
+fn a_device_whose_functions_panic_is_not_followed_any_further() {
+    let panics =
+        |call: &mut dyn FnMut()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err();
+    for writes in 0.. {
+        let bench = Bench::new(&model("gather"));
+        let built = bench.built();
+        let before = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        let staged = bench.unit.stage(&built).unwrap();
+        bench.device.panic_once_after(writes);
+        // Four writes of a stage, two of a kickoff, and four that overwrite what is dropped with others behind it.
+        let mut staged = Some(staged);
+        let mut behind = None;
+        let panicked = panics(&mut || behind = Some(bench.unit.stage(&built).unwrap()))
+            || panics(&mut || drop(staged.take()))
+            || panics(&mut || drop(behind.take().unwrap().kickoff()));
+        bench.device.panic_once_after(u32::MAX);
+        if !panicked {
+            assert_eq!(writes, 10);
+            return;
+        }
+        let lost = NrtStatus::EXEC_UNIT_UNRECOVERABLE;
+        let error = bench.unit.stage(&built).unwrap_err();
+        assert_eq!(error.status(), lost);
+        assert!(error.to_string().contains("left the unit half-way through a change"), "{error}");
+        for tpb in [0, 1].map(|tpb| bench.device.tpb(tpb)) {
+            tpb.finish(0);
+        }
+        assert_eq!(before.wait().unwrap_err().status(), lost);
+        if let Some(staged) = staged.take() {
+            assert_eq!(staged.kickoff().unwrap_err().status(), lost);
+        }
+        assert_eq!(bench.unit.close(AT_ONCE).unwrap_err().status(), lost);
+        // The device may still use all of it.
+        let Bench { device, heap, unit, inputs, outputs, .. } = bench;
+        let used = heap.usage();
+        drop((unit, built, behind, inputs, outputs));
+        assert!(heap.usage().free_bytes < used.total_bytes);
+        assert!(Unit::open(device, heap, small()).is_err());
+    }
+}
