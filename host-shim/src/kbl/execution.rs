@@ -18,9 +18,9 @@ use super::harvest::Pending;
 use super::line::OutcomeCell;
 use super::outcome::{ExecFault, Outcome};
 use super::phases::Phase;
+use super::shared::{LONGEST_SLEEP, Shared};
 use super::stage::DeviceError;
 use super::stream::{EngineState, Received};
-use super::unit::{LONGEST_SLEEP, Shared};
 use crate::device::Device;
 
 /// An execution in the exec rings that is not kicked off. Dropping it takes it out again.

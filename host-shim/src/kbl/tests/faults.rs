@@ -1,12 +1,10 @@
 //! A device that misbehaves.
 
-use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, SubType, Ticket};
+use sluice_core::exec::{ErrorClass, NrtStatus, SubType, Ticket};
 use sluice_core::mem::testing::Mishap;
 use sluice_core::mmio::{ControlWord, Engine, QueueId};
-use zerocopy::FromBytes;
 
-use super::super::batch::PROLOGUE_PAIRS;
-use super::super::mock::{Bench, MockTpb, model, tensors, value_of};
+use super::super::mock::{Bench, MockTpb, model, tensors};
 use super::*;
 
 /// Runs one execution whose notifications `play` sends, and returns how it ended.
@@ -299,49 +297,6 @@ fn a_staged_execution_in_the_way_is_named() {
 }
 
 #[test]
-fn a_sequencer_that_stops_ends_everything_on_its_tpb_and_is_set_up_anew() {
-    let bench = Bench::new(&model("pointers"));
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
-    let third = bench.unit.stage(&built).unwrap();
-    let fourth = bench.unit.stage(&built).unwrap();
-    tpb.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
-    assert_eq!(first.wait().unwrap_err().status(), NrtStatus::EXEC_HW_ERR_DMA_ABORT);
-    assert_eq!((bench.unit.rearms(), tpb.doorbell(), tpb.posted()), (1, 0, 0));
-    let error = second.wait().unwrap_err();
-    assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
-    assert!(error.to_string().contains("stopped at a bad pair of the exec ring (phase mismatch)"), "{error}");
-    // What was staged went with the ring; what is staged now runs.
-    let fifth = bench.unit.stage(&built).unwrap();
-    let pairs = tpb.posted();
-    drop(fourth);
-    assert_eq!(third.kickoff().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
-    assert_eq!((tpb.posted(), tpb.doorbell()), (pairs, 0));
-    let fifth = fifth.kickoff().unwrap();
-    tpb.run(0);
-    let outcome = fifth.wait().unwrap();
-    assert_eq!((outcome.ticket, outcome.tpbs[0].ordinal), (Ticket(4), Some(0)));
-    assert_eq!(bench.unit.in_flight(), 0);
-}
-
-#[test]
-fn staged_executions_that_went_with_the_ring_give_nothing_back() {
-    let bench = Bench::new(&model("pointers"));
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    let staged = bench.unit.stage(&built).unwrap();
-    tpb.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
-    assert!(running.wait().is_err());
-    drop(staged);
-    assert_eq!((bench.unit.in_flight(), bench.unit.tickets(), tpb.posted()), (0, 1, 0));
-    for ordinal in 0..40 {
-        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-        tpb.run(ordinal);
-        running.wait().unwrap();
-    }
-}
-
-#[test]
 fn pairs_that_were_not_kicked_off_can_not_have_been_consumed() {
     let bench = Bench::new(&model("pointers"));
     let (built, tpb) = (bench.built(), bench.device.tpb(0));
@@ -357,160 +312,6 @@ fn pairs_that_were_not_kicked_off_can_not_have_been_consumed() {
     assert!(error.to_string().contains(&text), "{error}");
     let running = next.kickoff().unwrap();
     tpb.run(0);
-    running.wait().unwrap();
-}
-
-#[test]
-fn a_batch_that_can_not_be_taken_out_of_the_ring_is_never_run() {
-    let bench = Bench::new(&model("pointers"));
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    let first = bench.unit.stage(&built).unwrap();
-    let second = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    bench.device.fail_after(0);
-    drop(first);
-    bench.device.fail_after(u32::MAX);
-    let error = second.wait().unwrap_err();
-    assert_eq!((error.status(), tpb.doorbell()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 0));
-    assert!(error.to_string().contains("can't be taken out of the exec ring (transport failed"), "{error}");
-    let third = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    assert_eq!((bench.unit.rearms(), tpb.posted()), (1, tpb.consume().len() as u32));
-    tpb.run(0);
-    third.wait().unwrap();
-}
-
-#[test]
-fn a_tpb_is_not_set_up_anew_while_an_execution_runs_there() {
-    let bench = Bench::new(&model("pointers"));
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    tpb.consume();
-    tpb.notify_all(0, SubType::START);
-    let given_up = bench.unit.stage(&built).unwrap();
-    let behind = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    bench.device.fail_after(0);
-    drop(given_up);
-    bench.device.fail_after(u32::MAX);
-    let error = bench.unit.stage(&built).unwrap_err();
-    assert_eq!(error.status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
-    assert!(error.to_string().ends_with("once the execution that runs there has ended"), "{error}");
-    tpb.notify_all(0, SubType::END);
-    tpb.finish(0);
-    running.wait().unwrap();
-    assert_eq!(behind.wait().unwrap_err().status(), NrtStatus::EXEC_UNIT_UNRECOVERABLE);
-    let next = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    tpb.run(1);
-    assert_eq!(next.wait().unwrap().tpbs[0].ordinal, Some(1));
-}
-
-#[test]
-fn a_kickoff_that_fails_makes_the_next_request_reload_everything() {
-    let bench = Bench::new(&model("pointers"));
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    let flags = |ordinal| {
-        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-        let copies = tpb.consume();
-        let request = &copies[copies.len() - PROLOGUE_PAIRS];
-        let request = ExecRequest::read_from_prefix(&value_of(&bench.device, request).1).unwrap().0;
-        tpb.run(ordinal);
-        running.wait().unwrap();
-        request.flags().do_model_switch
-    };
-    assert_eq!([flags(0), flags(1)], [true, false]);
-    let staged = bench.unit.stage(&built).unwrap();
-    // The request can't be written, the padding can.
-    bench.device.fail_next();
-    assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::FAILURE);
-    assert_eq!([flags(2), flags(3)], [true, false]);
-}
-
-#[test]
-fn a_tpb_that_has_stopped_does_not_end_executions_of_models_without_it() {
-    let bench = Bench::new(&model("gather"));
-    let (first, second) = (bench.device.tpb(0), bench.device.tpb(1));
-    let running = bench.unit.stage(&bench.built()).unwrap().kickoff().unwrap();
-    second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
-    first.run(0);
-    assert!(running.wait().is_err());
-
-    let small = bench.unit.load(&model("pointers"), &LoadOptions::default()).unwrap();
-    let (inputs, outputs) = tensors(&bench.unit, small);
-    let built = bench.unit.build(small, &inputs, &outputs).unwrap();
-    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    assert_eq!(first.doorbell(), 2);
-    first.run(1);
-    assert_eq!(running.wait().unwrap().tpbs[0].ordinal, Some(1));
-}
-
-#[test]
-fn a_kickoff_of_what_a_stopped_tpb_has_lost_says_so() {
-    let bench = Bench::new(&model("gather"));
-    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
-    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    first.run(0);
-    let staged = bench.unit.stage(&built).unwrap();
-    second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
-    assert!(running.wait().is_err());
-    let error = staged.kickoff().unwrap_err();
-    assert_eq!((error.status(), error.tpb.get()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 1));
-    // The healthy one runs over the pairs that were given up; both go on together.
-    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    first.run(1);
-    second.run(0);
-    let ordinals: Vec<_> = running.wait().unwrap().tpbs.iter().map(|tpb| tpb.ordinal).collect();
-    assert_eq!(ordinals, [Some(1), Some(0)]);
-}
-
-#[test]
-fn kickoffs_that_fail_leave_their_room_in_the_ring() {
-    // There is no room for what fails, unless it is given back.
-    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 30);
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    for ordinal in 0..20 {
-        for _ in 0..3 {
-            let staged = bench.unit.stage(&built).unwrap();
-            bench.device.fail_next();
-            assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::FAILURE);
-            assert_eq!(bench.unit.in_flight(), 0);
-        }
-        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-        tpb.run(ordinal);
-        running.wait().unwrap();
-    }
-}
-
-#[test]
-fn a_failed_kickoff_behind_which_others_are_dropped_leaves_its_room_too() {
-    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 128, ..small() }, 30);
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    for ordinal in 0..20 {
-        let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
-        let posted = tpb.posted();
-        bench.device.fail_next();
-        assert!(first.kickoff().is_err());
-        assert_eq!(tpb.posted(), posted, "overwritten where they are");
-        drop(second);
-        let [running, behind] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
-        let running = running.kickoff().unwrap();
-        drop(behind);
-        tpb.run(ordinal);
-        running.wait().unwrap();
-    }
-}
-
-#[test]
-fn a_peer_that_has_stopped_leaves_room_on_those_that_have_not() {
-    let bench = Bench::with(&model("gather"), UnitOptions { exec_ring: 64, ..small() }, 30);
-    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
-    for _ in 0..20 {
-        let staged = bench.unit.stage(&built).unwrap();
-        second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
-        bench.unit.harvest().unwrap();
-        assert_eq!(staged.kickoff().unwrap_err().tpb.get(), 1);
-        assert_eq!((bench.unit.in_flight(), first.posted()), (0, 0));
-    }
-    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
-    first.run(0);
-    second.run(0);
     running.wait().unwrap();
 }
 
@@ -576,22 +377,6 @@ fn a_timeout_behind_which_nothing_was_lost_is_one() {
         tpb.run(ordinal);
         bench.unit.harvest().unwrap();
     }
-}
-
-#[test]
-fn a_stop_is_seen_behind_all_the_errors_that_a_full_line_can_have() {
-    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 1024, ..small() }, 30);
-    let (built, tpb) = (bench.built(), bench.device.tpb(0));
-    for _ in 0..small().depth {
-        drop(bench.unit.stage(&built).unwrap().kickoff().unwrap());
-        tpb.report(Engine::Sp, QueueId::EXEC, ErrorClass::GIVEN_UP);
-        for engine in Engine::ALL {
-            tpb.report(engine, QueueId::EXEC, ErrorClass::DMA_ABORT);
-        }
-    }
-    tpb.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
-    bench.unit.harvest().unwrap();
-    assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 0));
 }
 
 #[test]

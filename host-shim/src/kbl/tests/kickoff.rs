@@ -1,10 +1,12 @@
 //! Doorbells that fail, or may have.
 
-use sluice_core::exec::{NrtStatus, Ticket};
+use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, Ticket};
 use sluice_core::mem::testing::Mishap;
 use sluice_core::mmio::ControlWord;
+use zerocopy::FromBytes;
 
-use super::super::mock::{Bench, model};
+use super::super::batch::PROLOGUE_PAIRS;
+use super::super::mock::{Bench, model, value_of};
 use super::*;
 
 #[test]
@@ -108,6 +110,100 @@ fn an_execution_that_does_not_run_after_all_is_not_waited_for() {
     let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
     assert_eq!((bench.unit.rearms(), bench.unit.in_flight()), (1, 1));
     first.run(1);
+    second.run(0);
+    running.wait().unwrap();
+}
+
+#[test]
+fn a_kickoff_that_fails_makes_the_next_request_reload_everything() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let flags = |ordinal| {
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        let copies = tpb.consume();
+        let request = &copies[copies.len() - PROLOGUE_PAIRS];
+        let request = ExecRequest::read_from_prefix(&value_of(&bench.device, request).1).unwrap().0;
+        tpb.run(ordinal);
+        running.wait().unwrap();
+        request.flags().do_model_switch
+    };
+    assert_eq!([flags(0), flags(1)], [true, false]);
+    let staged = bench.unit.stage(&built).unwrap();
+    // The request can't be written, the padding can.
+    bench.device.fail_next();
+    assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::FAILURE);
+    assert_eq!([flags(2), flags(3)], [true, false]);
+}
+
+#[test]
+fn a_kickoff_of_what_a_stopped_tpb_has_lost_says_so() {
+    let bench = Bench::new(&model("gather"));
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    first.run(0);
+    let staged = bench.unit.stage(&built).unwrap();
+    second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
+    assert!(running.wait().is_err());
+    let error = staged.kickoff().unwrap_err();
+    assert_eq!((error.status(), error.tpb.get()), (NrtStatus::EXEC_UNIT_UNRECOVERABLE, 1));
+    // The healthy one runs over the pairs that were given up; both go on together.
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    first.run(1);
+    second.run(0);
+    let ordinals: Vec<_> = running.wait().unwrap().tpbs.iter().map(|tpb| tpb.ordinal).collect();
+    assert_eq!(ordinals, [Some(1), Some(0)]);
+}
+
+#[test]
+fn kickoffs_that_fail_leave_their_room_in_the_ring() {
+    // There is no room for what fails, unless it is given back.
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for ordinal in 0..20 {
+        for _ in 0..3 {
+            let staged = bench.unit.stage(&built).unwrap();
+            bench.device.fail_next();
+            assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::FAILURE);
+            assert_eq!(bench.unit.in_flight(), 0);
+        }
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        tpb.run(ordinal);
+        running.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_failed_kickoff_behind_which_others_are_dropped_leaves_its_room_too() {
+    let bench = Bench::with(&model("pointers"), UnitOptions { exec_ring: 128, ..small() }, 30);
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    for ordinal in 0..20 {
+        let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+        let posted = tpb.posted();
+        bench.device.fail_next();
+        assert!(first.kickoff().is_err());
+        assert_eq!(tpb.posted(), posted, "overwritten where they are");
+        drop(second);
+        let [running, behind] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+        let running = running.kickoff().unwrap();
+        drop(behind);
+        tpb.run(ordinal);
+        running.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_peer_that_has_stopped_leaves_room_on_those_that_have_not() {
+    let bench = Bench::with(&model("gather"), UnitOptions { exec_ring: 64, ..small() }, 30);
+    let (built, first, second) = (bench.built(), bench.device.tpb(0), bench.device.tpb(1));
+    for _ in 0..20 {
+        let staged = bench.unit.stage(&built).unwrap();
+        second.stop_at_bad_pair(ErrorClass::PHASE_MISMATCH);
+        bench.unit.harvest().unwrap();
+        assert_eq!(staged.kickoff().unwrap_err().tpb.get(), 1);
+        assert_eq!((bench.unit.in_flight(), first.posted()), (0, 0));
+    }
+    let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+    first.run(0);
     second.run(0);
     running.wait().unwrap();
 }
