@@ -8,7 +8,7 @@
 //! Each state is a type of its own, so an execution can't be waited for before it is kicked off, or kicked off twice.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use sluice_core::exec::{NrtStatus, Ticket};
@@ -205,12 +205,17 @@ impl<D: Device> Running<D> {
     /// A status other than success, the timeout, or a device that can't be followed. To go on after that, use
     /// [`wait_for`](Self::wait_for).
     pub fn wait(self) -> Result<Outcome, WaitError> {
-        let unit = Arc::clone(&self.unit);
-        unit.check_process().map_err(DeviceError::from)?;
-        let span = unit.phases.start(&*unit.device, Phase::Wait);
+        self.unit.check_process().map_err(DeviceError::from)?;
+        let span = self.unit.phases.start(&*self.unit.device, Phase::Wait);
         let result = self.wait_until_ended();
         span.end(Some(self.ticket.0));
-        judged(result?)
+        result?;
+        // The line has let go of it by now, mostly.
+        match Arc::try_unwrap(self.outcome).map(OnceLock::into_inner) {
+            Ok(Some(outcome)) => judged(outcome),
+            Ok(None) => unreachable!("ended without an outcome"),
+            Err(shared) => judged(shared.wait().clone()),
+        }
     }
 
     /// Blocks until it has ended, at most for `limit`; `None` if it has not by then. Its model's timeout has no part in this:
@@ -241,7 +246,8 @@ impl<D: Device> Running<D> {
         self.wait_for(Duration::ZERO)
     }
 
-    fn wait_until_ended(&self) -> Result<Outcome, WaitError> {
+    /// There is an outcome when this returns.
+    fn wait_until_ended(&self) -> Result<(), WaitError> {
         let device = &*self.unit.device;
         let mut looks = self.unit.patience.begin();
         let (mut seen, mut since, mut behind) = (self.seen, None, true);
@@ -253,9 +259,9 @@ impl<D: Device> Running<D> {
             let pending = {
                 let mut line = self.unit.line();
                 let harvested = line.harvest(device);
-                if let Some(outcome) = self.outcome.get() {
+                if self.outcome.get().is_some() {
                     self.unit.patience.learn(looks);
-                    return Ok(outcome.clone());
+                    return Ok(());
                 }
                 harvested?;
                 if !looks.are_over() {
