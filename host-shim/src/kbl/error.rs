@@ -143,7 +143,7 @@ pub enum LoadError {
     #[error("the unit is closed")]
     Closed,
     /// Every execution would be late.
-    #[error("a timeout of 0 seconds, want at least 1")]
+    #[error("a timeout of 0: every execution would be late")]
     NoTime,
     /// The unit belongs to another process.
     #[error(transparent)]

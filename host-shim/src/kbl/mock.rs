@@ -344,7 +344,8 @@ impl Bench {
     ) -> Self {
         let heap = device.heap();
         let unit = Unit::open(Arc::clone(&device), heap.clone(), options).unwrap();
-        let options = LoadOptions { timeout_seconds, ..LoadOptions::default() };
+        let options =
+            LoadOptions { timeout: Duration::from_secs(timeout_seconds.into()), ..LoadOptions::default() };
         let model = unit.load_with_any_timeout(neff, &options).unwrap();
         let (inputs, outputs) = tensors(&unit, model);
         Self { device, heap, unit, model, inputs, outputs }

@@ -25,8 +25,8 @@ use crate::sync::{Mutex, MutexGuard};
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
-    /// Longest that an execution of the model may take (whole seconds, as runtimes give it).
-    pub timeout_seconds: u32,
+    /// Longest that an execution of the model may take; more than nothing. Runtimes give it in whole seconds.
+    pub timeout: Duration,
     /// Rings kept per queue although no execution uses them, each for other tensors; any number, and 0 for none.
     pub ring_cache: usize,
     /// Whole builds kept, one per pair of sets; any number, and 0 for none.
@@ -35,7 +35,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { timeout_seconds: 30, ring_cache: 8, build_cache: 8 }
+        Self { timeout: Duration::from_secs(30), ring_cache: 8, build_cache: 8 }
     }
 }
 
@@ -192,7 +192,7 @@ impl Model {
         Ok(Self {
             name,
             uuid: neff.header.uuid,
-            timeout: Duration::from_secs(options.timeout_seconds.into()),
+            timeout: options.timeout,
             images,
             collective,
             _shared: shared,

@@ -107,10 +107,10 @@ impl<D: Device> Unit<D> {
     /// # Errors
     /// See [`LoadError`]; nothing stays on the device then.
     pub fn load(&self, neff: &Neff, options: &LoadOptions) -> Result<ModelHandle, LoadError> {
-        match options.timeout_seconds {
-            0 => Err(LoadError::NoTime),
-            _ => self.load_with_any_timeout(neff, options),
+        if options.timeout.is_zero() {
+            return Err(LoadError::NoTime);
         }
+        self.load_with_any_timeout(neff, options)
     }
 
     /// The same for executions that may be late at once.

@@ -31,7 +31,8 @@ impl Bench {
     }
 
     pub(crate) fn load(&self, neff: &Neff) -> ModelHandle {
-        self.unit.load(neff, &LoadOptions { timeout_seconds: 60, ..LoadOptions::default() }).unwrap()
+        let timeout = std::time::Duration::from_secs(60);
+        self.unit.load(neff, &LoadOptions { timeout, ..LoadOptions::default() }).unwrap()
     }
 
     /// A tensor for every name of the model in one direction, on memory of its own.

@@ -200,7 +200,7 @@ copy = [{ from = "x", to = "y", bytes = 64 }]
     program[12] = 1;
     program[16..24].copy_from_slice(&[7, 0, 0, 0, 1, 0, 0, 0]);
     *instructions = program.into();
-    let options = LoadOptions { timeout_seconds: 1, ..LoadOptions::default() };
+    let options = LoadOptions { timeout: std::time::Duration::from_secs(1), ..LoadOptions::default() };
     let model = bench.unit.load(&neff, &options).unwrap();
     let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
     let built = bench.unit.build(model, &inputs, &outputs).unwrap();

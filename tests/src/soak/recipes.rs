@@ -1,7 +1,9 @@
 //! The models of a soak, and what each of them writes.
 //!
-//! Three of them have the same name and the same names of tensors, so that only handles keep them apart. Two have no time at
-//! all: executions of one of these may end in time all the same, those of the other wait for what never comes.
+//! Three of them have the same name and the same names of tensors, so that only handles keep them apart. Two have no time to
+//! speak of: executions of one of these may end in time all the same, those of the other wait for what never comes.
+
+use std::time::Duration;
 
 use sluice_core::mmio::Engine;
 use sluice_host::neff::{Neff, ReadOptions, models, pack};
@@ -58,7 +60,7 @@ pub(super) enum Rule {
 pub(super) struct Recipe {
     pub(super) rule: Rule,
     pub(super) neff: Neff,
-    pub(super) timeout_seconds: u32,
+    pub(super) timeout: Duration,
 }
 
 impl Recipe {
@@ -68,7 +70,7 @@ impl Recipe {
 
     /// Whether its executions may be cut short.
     pub(super) fn is_hasty(&self) -> bool {
-        self.timeout_seconds == 0
+        self.timeout == HASTE
     }
 
     /// What its outputs hold after an execution with these inputs, by the host's own computation.
@@ -105,7 +107,10 @@ copy = [
 "#;
 
 /// Longer than any wait of a soak on a machine that is not hung.
-const PATIENT_SECONDS: u32 = 120;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Over as soon as anybody looks twice.
+const HASTE: Duration = Duration::from_nanos(1);
 
 /// Every model of a soak.
 pub(super) fn all() -> anyhow::Result<Vec<Recipe>> {
@@ -118,14 +123,14 @@ pub(super) fn all() -> anyhow::Result<Vec<Recipe>> {
     program[12] = 1;
     program[16..24].copy_from_slice(&[7, 0, 0, 0, 1, 0, 0, 0]);
     *instructions = program.into();
-    let recipe = |rule, neff, timeout_seconds| Recipe { rule, neff, timeout_seconds };
+    let recipe = |rule, neff, timeout| Recipe { rule, neff, timeout };
     Ok(vec![
-        recipe(Rule::Pointers, builtin("pointers")?, PATIENT_SECONDS),
-        recipe(Rule::Behind, parse(BEHIND)?, PATIENT_SECONDS),
-        recipe(Rule::Pointers, builtin("pointers")?, PATIENT_SECONDS),
-        recipe(Rule::Gather, builtin("gather")?, PATIENT_SECONDS),
-        recipe(Rule::Pointers, builtin("pointers")?, 0),
-        recipe(Rule::Stuck, stuck, 0),
+        recipe(Rule::Pointers, builtin("pointers")?, PATIENCE),
+        recipe(Rule::Behind, parse(BEHIND)?, PATIENCE),
+        recipe(Rule::Pointers, builtin("pointers")?, PATIENCE),
+        recipe(Rule::Gather, builtin("gather")?, PATIENCE),
+        recipe(Rule::Pointers, builtin("pointers")?, HASTE),
+        recipe(Rule::Stuck, stuck, HASTE),
     ])
 }
 

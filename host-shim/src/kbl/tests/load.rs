@@ -89,11 +89,11 @@ fn models_that_do_not_fit_the_unit_are_refused() {
     assert!(error.to_string().ends_with("at most 16, `exec_ring` has to be 64"), "{error}");
     let enough = UnitOptions { exec_ring: 64, ..small() };
     open(2, enough).load(&read("bare", &bare(11)), &LoadOptions::default()).unwrap();
-    let no_time = LoadOptions { timeout_seconds: 0, ..LoadOptions::default() };
+    let no_time = LoadOptions { timeout: std::time::Duration::ZERO, ..LoadOptions::default() };
     let error = open(2, small()).load(&gather, &no_time).unwrap_err();
     assert_eq!(
         (error.to_string().as_str(), error.status()),
-        ("a timeout of 0 seconds, want at least 1", NrtStatus::INVALID)
+        ("a timeout of 0: every execution would be late", NrtStatus::INVALID)
     );
 }
 
