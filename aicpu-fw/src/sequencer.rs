@@ -18,6 +18,7 @@
 //! filled once serves every execution), and the lanes are told.
 //!
 //! A pair of the execution ring that cannot be carried out stops the sequencer: what follows it in the ring can't be trusted.
+//! Once the stop word is set, executions that have not begun count as done without having run.
 //! A stop record, a pair whose destination is the stop word, stops it in order and counts as an execution done. It goes on
 //! when the host has set the TPB up again. A failure inside a program, or a host that gives it up, ends that
 //! execution alone: no engine is given a further item or sends an end notification, the error queue says why, and the
@@ -139,8 +140,16 @@ impl<M: DeviceMemory> Sequencer<M> {
         cx: &Context<P>,
         record: &mut Recorder<M, CORES>,
     ) -> Activity {
-        if self.waiting() == 0 || self.control.stop.observe() != 0 {
+        let waiting = self.waiting();
+        if waiting == 0 {
             return Activity::Idle;
+        }
+        if self.control.stop.observe() != 0 {
+            // None of them ever begins. Partner of the host's acquire load: what they were to use is its own again.
+            let done = self.control.executions_done.get();
+            self.control.executions_done.publish(done.wrapping_add(waiting));
+            cx.note_host_news();
+            return Activity::Busy;
         }
         let since_cycles = cx.now_cycles();
         self.state = State::Staging { since_cycles };

@@ -276,13 +276,13 @@ fn a_full_notification_queue_keeps_what_it_has_and_counts_the_rest() {
 }
 
 #[test]
-fn a_stop_word_lets_the_present_execution_end_and_starts_no_other() {
+fn a_stop_word_lets_the_present_execution_end_and_counts_those_behind_it_unrun() {
     with_bench(2, NO_DELAY, |bench: &mut Bench<'_>| {
         let mut host = bench.host(0);
         host.control().set_opaque_engine_cycles(1_000);
         let opaque = host.program(&[Instruction::Opaque { opcode: 0 }]);
         let trigger: std::vec::Vec<CopySpec> = host.trigger([opaque, NONE, NONE, NONE, NONE], false);
-        for _ in 0..2 {
+        for _ in 0..3 {
             host.post(&trigger);
             host.kick();
         }
@@ -291,10 +291,11 @@ fn a_stop_word_lets_the_present_execution_end_and_starts_no_other() {
         }
         host.control().stop.publish(1);
         bench.settle();
-        assert_eq!(host.control().executions_done.observe(), 1);
-        host.control().stop.publish(0);
+        assert_eq!(host.control().executions_done.observe(), 3);
+        assert_eq!(marks(&host.statuses(Engine::Act)), [(SubType::START, 0), (SubType::END, 0)]);
+        host.kick();
         bench.settle();
-        assert_eq!(host.control().executions_done.observe(), 2);
+        assert_eq!(host.control().executions_done.observe(), 4);
     });
 }
 

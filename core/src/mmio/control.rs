@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | `exec_posted_pairs` | host → sequencer | release → acquire | descriptor pairs in the execution ring |
 //! | `doorbell` | host → sequencer | release → acquire | executions kicked off |
-//! | `stop` | host → sequencer | release → acquire | non-zero: start no further execution. As the destination of a pair of the execution ring: the stop record, never stored |
+//! | `stop` | host → sequencer | release → acquire | non-zero: start no further execution, and count those that were kicked off as done. As the destination of a pair of the execution ring: the stop record, never stored |
 //! | `setups` | host → sequencer | release → acquire | exec rings and counters are set up anew: one that has stopped goes on |
 //! | `given_up` | host → sequencer | release → acquire | count of an execution that is to be cut short |
 //! | `opaque_engine_cycles` | host → agents | relaxed, before a doorbell | how long a program takes that cannot be interpreted |

@@ -354,6 +354,14 @@ fn end_finished<M: CopyMemory>(
             }
             continue;
         }
+        let began = part.engines.iter().any(|times| times.start_cycles.is_some());
+        if !began && tpb.control().stop.get() != 0 {
+            for stream in &mut tpb.streams {
+                stream.skip_past(ordinal);
+            }
+            part.fail(ExecFault::Closed);
+            continue;
+        }
         let failed = part.faults.iter().any(|fault| matches!(fault, ExecFault::Device { .. }));
         if failed {
             // What was lost with it is not to be laid at a later one's door.

@@ -8,7 +8,7 @@ use sluice_core::fmap::Direction;
 use sluice_core::mmio::{ControlWord, Engine, Half, QueueId, TpbId};
 use sluice_host::device::Device;
 use sluice_host::device::sim::{SimConfig, SimDevice};
-use sluice_host::kbl::{LoadOptions, TensorSet, Unit, UnitOptions, WaitError};
+use sluice_host::kbl::{Built, LoadOptions, TensorSet, Unit, UnitOptions, WaitError};
 use sluice_host::neff::{Neff, ReadOptions, pack};
 
 use crate::bench::{Bench, builtin};
@@ -269,4 +269,40 @@ fn a_stop_lets_everything_queued_before_it_run() {
     let bench = Bench { device, heap, unit };
     let model = bench.load(&builtin("pointers"));
     bench.run(&bench.unit.build(model, &inputs, &outputs).unwrap());
+}
+
+/// An execution of its model takes half a second, on an engine that the device can't interpret.
+fn slow(bench: &Bench) -> Built {
+    let mut neff = copying(0);
+    let opaque = &mut neff.programs[0].engines[Engine::Act.index()].instructions;
+    *opaque = vec![0xEE; 64].into();
+    let model = bench.load(&neff);
+    let [inputs, outputs] = [Direction::Input, Direction::Output].map(|side| bench.tensors(model, side));
+    bench.unit.build(model, &inputs, &outputs).unwrap()
+}
+
+#[test]
+fn a_close_that_was_too_early_can_be_made_again() {
+    let half_a_second = std::time::Duration::from_millis(500);
+    let (at_once, long) = (std::time::Duration::ZERO, std::time::Duration::from_secs(60));
+    for (kicked_off, staged) in [(1, 0), (2, 0), (1, 1), (0, 1)] {
+        let bench = Bench::new(UnitOptions { opaque_engine_time: half_a_second, ..UnitOptions::default() });
+        let built = slow(&bench);
+        let stage = || bench.unit.stage(&built).unwrap();
+        let running: Vec<_> = (0..kicked_off).map(|_| stage().kickoff().unwrap()).collect();
+        let staged: Vec<_> = (0..staged).map(|_| stage()).collect();
+        assert!(bench.unit.close(at_once).is_err());
+        for (place, running) in running.into_iter().enumerate() {
+            let status = running.wait().map_or_else(|error| error.status(), |_| NrtStatus::SUCCESS);
+            // The first may have begun by the time the close was over.
+            assert!(status == NrtStatus::CLOSED || place == 0 && status == NrtStatus::SUCCESS, "{status:?}");
+        }
+        for staged in staged {
+            assert_eq!(staged.kickoff().unwrap_err().status(), NrtStatus::CLOSED);
+        }
+        drop(built);
+        bench.unit.close(long).unwrap();
+        let usage = bench.end();
+        assert_eq!(usage.free_bytes, usage.total_bytes);
+    }
 }
