@@ -23,7 +23,8 @@
 //! | `line`, `stage`, `kickoff` | executions in ticket order; into the exec rings; doorbells |
 //! | `harvest`, `outcome` | notifications as hostile input, and what they add up to |
 //! | `collective` | hooks for models that communicate |
-//! | `execution`, `unit` | the states of one execution, and the entry to all of it |
+//! | `execution` | the states of one execution |
+//! | `unit`, `open`, `shared` | the entry to all of it, how it is set up, and how it ends |
 //! | `work`, `phases` | what reports and traces want to know |
 //!
 //! ```no_run

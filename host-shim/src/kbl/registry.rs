@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   add ──► handle ──acquire──► Held ──drop──► count − 1
-//!                │                                 │ last one, and a removal waits: wake it
-//!                └──remove: refuse new ones, wait for 0 ◄───┘
-//!                           ├─ then unlink
-//!                           └─ not in time: as before, name the holders
+//!                │                                          │ last one, and a removal waits: wake it
+//!                └──removal: refuse new ones, wait for 0 ◄──┘
+//!                                               ├─ then unlink
+//!                                               └─ not in time: as before, name the holders
 //! ```
 //!
 //! | word | writer → reader | ordering | what it says |

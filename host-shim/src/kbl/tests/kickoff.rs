@@ -1,4 +1,4 @@
-//! Doorbells that fail, or may have.
+//! Kickoffs that fail: requests that are not written, doorbells that were not rung or may have been, TPBs that have stopped.
 
 use sluice_core::exec::{ErrorClass, ExecRequest, NrtStatus, Ticket};
 use sluice_core::mem::testing::Mishap;
