@@ -164,23 +164,30 @@ impl<D: Device> Staged<D> {
     /// # Errors
     /// A device that can't be reached, or a TPB that has stopped.
     pub fn kickoff(mut self) -> Result<Running<D>, KickoffError> {
+        let kicked_off = self.unit.as_deref().map(|unit| self.kick_off(unit)).transpose()?;
+        // From here on a drop has nothing to take out.
+        let (Some(seen), Some(unit)) = (kicked_off, self.unit.take()) else {
+            unreachable!("kicked off twice")
+        };
         let (ticket, outcome) = (self.ticket, Arc::clone(&self.outcome));
-        // A staged execution has its unit until it is kicked off, which happens once.
-        let Some(unit) = self.unit.take() else { unreachable!("kicked off twice") };
-        if let Err(forked) = unit.check_process() {
-            let (tpb, fault) = (TpbId::FIRST, ExecFault::Forked(forked));
-            return Err(KickoffError { ticket, tpb, fault });
-        }
-        let span = unit.phases.start(&*unit.device, Phase::Kickoff);
-        let seen = unit.device.progress();
-        let kicked_off = unit.line().kick_off(&unit.device, ticket);
-        span.end(Some(ticket.0));
-        kicked_off.map_err(|(tpb, fault)| KickoffError { ticket, tpb, fault })?;
         let running = Running { ticket, timeout: self.timeout, outcome, seen, unit };
         match running.not_started() {
             Some(error) => Err(error),
             None => Ok(running),
         }
+    }
+
+    /// Lets it start, and returns the device's progress before that. When this fails or panics, a drop takes out what has not
+    /// been kicked off by then.
+    fn kick_off(&self, unit: &Shared<D>) -> Result<u32, KickoffError> {
+        let failed = |(tpb, fault)| KickoffError { ticket: self.ticket, tpb, fault };
+        unit.check_process().map_err(|forked| failed((TpbId::FIRST, ExecFault::Forked(forked))))?;
+        let span = unit.phases.start(&*unit.device, Phase::Kickoff);
+        let seen = unit.device.progress();
+        let kicked_off = unit.line().kick_off(&unit.device, self.ticket);
+        span.end(Some(self.ticket.0));
+        kicked_off.map_err(failed)?;
+        Ok(seen)
     }
 }
 

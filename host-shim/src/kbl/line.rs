@@ -227,11 +227,14 @@ impl<D: Device> Line<D> {
         self.half_done = true;
     }
 
-    /// Takes a staged execution out of the line.
+    /// Takes an execution out of the line, unless it was kicked off.
     pub(super) fn retire(&mut self, device: &D, ticket: Ticket) {
         let retired = self.change(|line| {
             let index = line.index(ticket)?;
             let entry = &mut line.entries[index];
+            if entry.state != State::Staged {
+                return None;
+            }
             entry.state = State::Retired;
             let job = entry.job.take();
             line.withdraw(device, index, 0);

@@ -38,6 +38,15 @@ pub(super) struct MockDevice {
     until_failure: AtomicU32,
     /// Writes before the one that panics, once.
     until_panic: AtomicU32,
+    /// Looks at the clock, and at the progress, before the one that panics, once.
+    until_look_panic: [AtomicU32; 2],
+}
+
+/// Where a device may panic that is only looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Look {
+    Clock,
+    Progress,
 }
 
 const BASE: DevAddr = DevAddr(0x1_0000_0000);
@@ -66,6 +75,7 @@ impl MockDevice {
             writes_left: AtomicU32::new(u32::MAX),
             until_failure: AtomicU32::new(u32::MAX),
             until_panic: AtomicU32::new(u32::MAX),
+            until_look_panic: [u32::MAX; 2].map(AtomicU32::new),
         })
     }
 
@@ -98,6 +108,16 @@ impl MockDevice {
         self.until_panic.store(count, Ordering::Relaxed);
     }
 
+    /// Lets `count` looks succeed, then one panic; `u32::MAX` for none.
+    pub(super) fn panic_once_after_looks(&self, at: Look, count: u32) {
+        self.until_look_panic[at as usize].store(count, Ordering::Relaxed);
+    }
+
+    fn look(&self, at: Look) {
+        let left = self.until_look_panic[at as usize].fetch_sub(1, Ordering::Relaxed);
+        assert_ne!(left, 0, "told to panic");
+    }
+
     /// Whether no control word can be reached.
     pub(super) fn cut(&self, is_cut: bool) {
         self.memory.cut(is_cut);
@@ -117,6 +137,7 @@ impl MockDevice {
 
 impl Clock for MockDevice {
     fn now_cycles(&self) -> u64 {
+        self.look(Look::Clock);
         self.cycles.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -166,6 +187,7 @@ impl Device for MockDevice {
     fn wake_lanes(&self) {}
 
     fn progress(&self) -> u32 {
+        self.look(Look::Progress);
         *self.progress.0.lock().unwrap()
     }
 

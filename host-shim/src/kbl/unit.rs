@@ -209,8 +209,10 @@ impl<D: Device> Unit<D> {
             collective.prepare()?;
         }
         let (ticket, outcome) = self.shared.line().stage(device, model, built)?;
+        // Owned before anything can panic.
+        let staged = Staged::new(ticket, timeout, outcome, Arc::clone(&self.shared));
         span.end(Some(ticket.0));
-        Ok(Staged::new(ticket, timeout, outcome, Arc::clone(&self.shared)))
+        Ok(staged)
     }
 
     /// As [`stage`](Self::stage), but blocks while there is no room, at most for `limit`.

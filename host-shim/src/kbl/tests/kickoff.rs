@@ -6,7 +6,7 @@ use sluice_core::mmio::ControlWord;
 use zerocopy::FromBytes;
 
 use super::super::batch::PROLOGUE_PAIRS;
-use super::super::mock::{Bench, model, value_of};
+use super::super::mock::{Bench, Look, model, value_of};
 use super::*;
 
 #[test]
@@ -206,4 +206,64 @@ fn a_peer_that_has_stopped_leaves_room_on_those_that_have_not() {
     first.run(0);
     second.run(0);
     running.wait().unwrap();
+}
+
+/// Whether `call` panics.
+fn panics(call: impl FnOnce()) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err()
+}
+
+#[test]
+fn a_kickoff_that_panics_before_it_starts_anything_leaves_nothing_staged() {
+    for at in [Look::Clock, Look::Progress] {
+        let bench = Bench::new(&model("gather"));
+        let built = bench.built();
+        let [staged, behind] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+        let behind = behind.kickoff().unwrap();
+        bench.device.panic_once_after_looks(at, 0);
+        assert!(panics(|| drop(staged.kickoff())), "{at:?}");
+        // The one behind it waits for nothing.
+        (0..2).for_each(|tpb| bench.device.tpb(tpb).run(0));
+        behind.wait().unwrap();
+        assert_eq!(bench.unit.in_flight(), 0, "{at:?}");
+        let staged = bench.unit.stage(&built).unwrap();
+        bench.device.panic_once_after_looks(at, 0);
+        assert!(panics(|| drop(staged.kickoff())), "{at:?}");
+        assert_eq!((bench.unit.in_flight(), bench.device.tpb(1).doorbell()), (0, 1), "{at:?}");
+        let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
+        (0..2).for_each(|tpb| bench.device.tpb(tpb).run(1));
+        running.wait().unwrap();
+        bench.unit.unload(bench.model, AT_ONCE).unwrap();
+    }
+}
+
+#[test]
+fn a_kickoff_that_panics_after_the_start_lets_the_execution_go_on() {
+    let bench = Bench::new(&model("gather"));
+    let (built, tpbs) = (bench.built(), [0, 1].map(|tpb| bench.device.tpb(tpb)));
+    let [first, behind] = [(); 2].map(|()| bench.unit.stage(&built).unwrap());
+    // Of the look at the begin and that at the end the second. One of the two is kicked off only, the other starts both.
+    for staged in [behind, first] {
+        bench.device.panic_once_after_looks(Look::Clock, 1);
+        assert!(panics(|| drop(staged.kickoff())));
+        assert_eq!(bench.unit.in_flight(), 2);
+    }
+    assert_eq!([tpbs[0].doorbell(), tpbs[1].doorbell()], [2, 2]);
+    assert!(bench.unit.unload(bench.model, AT_ONCE).is_err());
+    for tpb in &tpbs {
+        (0..2).for_each(|ordinal| tpb.run(ordinal));
+    }
+    bench.unit.unload(bench.model, AT_ONCE).unwrap();
+}
+
+#[test]
+fn a_stage_that_panics_leaves_nothing_staged() {
+    for looks in 0..2 {
+        let bench = Bench::new(&model("gather"));
+        let built = bench.built();
+        bench.device.panic_once_after_looks(Look::Clock, looks);
+        assert!(panics(|| drop(bench.unit.stage(&built))));
+        assert_eq!((bench.unit.in_flight(), bench.unit.tickets(), bench.device.tpb(0).posted()), (0, 0, 0));
+        bench.unit.unload(bench.model, AT_ONCE).unwrap();
+    }
 }
