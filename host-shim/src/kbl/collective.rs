@@ -11,7 +11,8 @@
 //! [`withdraw_proxy`](Context::withdraw_proxy) of different executions beside [`first_exec`](Context::first_exec) of none.
 //!
 //! These two are called while the unit's line is locked. A hook that calls the unit from there would wait for itself; it
-//! panics instead, and nothing is staged.
+//! panics instead, and nothing is staged. That goes for a kickoff too; a staged execution that a hook drops is taken out of
+//! the line once the hook has returned.
 //!
 //! [`LoopBack`] is the implementation for a device that has no peers: what a stream sends comes back to it.
 
@@ -91,16 +92,29 @@ thread_local! {
 
 /// Calls a hook while the line is locked.
 pub(super) fn locked<R>(hook: impl FnOnce() -> R) -> R {
-    /// Also when the hook panics.
-    struct Unlock;
-    impl Drop for Unlock {
+    marked(true, hook)
+}
+
+/// Ends a unit that nobody else has any more, in a hook of another unit too: it does not wait for that one.
+pub(super) fn of_no_other<R>(end: impl FnOnce() -> R) -> R {
+    marked(false, end)
+}
+
+fn marked<R>(is_locked: bool, run: impl FnOnce() -> R) -> R {
+    /// Also when that panics.
+    struct Restore(bool);
+    impl Drop for Restore {
         fn drop(&mut self) {
-            LOCKED.set(false);
+            LOCKED.set(self.0);
         }
     }
-    LOCKED.set(true);
-    let _unlock = Unlock;
-    hook()
+    let _restore = Restore(LOCKED.replace(is_locked));
+    run()
+}
+
+/// Whether this is a hook that is called while the line is locked.
+pub(super) fn is_locked() -> bool {
+    LOCKED.get()
 }
 
 /// Comes before the line is locked: whoever has it locked is not to wait for it.
@@ -108,7 +122,7 @@ pub(super) fn locked<R>(hook: impl FnOnce() -> R) -> R {
 /// # Panics
 /// In a hook that has it locked.
 pub(super) fn not_locked() {
-    assert!(!LOCKED.get(), "a hook of the collectives calls the unit that waits for it");
+    assert!(!is_locked(), "a hook of the collectives calls the unit that waits for it");
 }
 
 /// The context of a loaded model, freed with it.

@@ -194,7 +194,7 @@ impl<D: Device> Staged<D> {
 impl<D: Device> Drop for Staged<D> {
     fn drop(&mut self) {
         if let Some(unit) = self.unit.take().filter(|unit| unit.check_process().is_ok()) {
-            unit.line().retire(&unit.device, self.ticket);
+            unit.abandon(self.ticket);
         }
     }
 }

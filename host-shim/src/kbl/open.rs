@@ -14,7 +14,7 @@ use super::collective::{Collectives, LoopBack};
 use super::line::{Line, MAX_DEPTH};
 use super::phases::PhaseLog;
 use super::registry::{HandleCounter, Registry};
-use super::shared::Shared;
+use super::shared::{Abandoned, Shared};
 use super::tpb::{BringUpError, Tpb, TpbSizes};
 use super::unit::Unit;
 use crate::device::Device;
@@ -178,6 +178,7 @@ impl<D: Device> Unit<D> {
                 models: Registry::new(handles),
                 closed: AtomicBool::new(false),
                 line: Mutex::new(Line::new(claim, tpbs, depth)),
+                abandoned: Abandoned::default(),
                 phases,
                 patience: Patience::new(),
                 room: Patience::new(),

@@ -7,10 +7,12 @@
 //!
 //! The last handle that is dropped closes as well. What the device may still use then is not used again.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use sluice_core::exec::Ticket;
 use sluice_core::mmio::{TpbId, TpbRegisters};
 
 use super::collective::{self, Collectives};
@@ -39,11 +41,39 @@ pub(super) struct Shared<D: Device> {
     /// No model is loaded and nothing is built from now on.
     pub(super) closed: AtomicBool,
     pub(super) line: Mutex<Line<D>>,
+    pub(super) abandoned: Abandoned,
     pub(super) phases: PhaseLog,
     /// Of those who wait for an execution.
     pub(super) patience: Patience,
     /// Of those who wait for room, or for the end of everything.
     pub(super) room: Patience,
+}
+
+/// Staged executions whose owners are gone, until whoever locks the line next takes them out of it.
+#[derive(Debug, Default)]
+pub(super) struct Abandoned {
+    /// So that a look costs nothing as long as there are none.
+    any: AtomicBool,
+    tickets: std::sync::Mutex<Vec<Ticket>>,
+}
+
+impl Abandoned {
+    fn push(&self, ticket: Ticket) {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.push(ticket);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn pop(&self) -> Option<Ticket> {
+        // One that another thread leaves meanwhile is left to a later look.
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let ticket = tickets.pop();
+        self.any.store(!tickets.is_empty(), Ordering::Relaxed);
+        ticket
+    }
 }
 
 /// A sleeping waiter looks at memory this often even if the device announces nothing.
@@ -57,7 +87,28 @@ impl<D: Device> Shared<D> {
 
     pub(super) fn line(&self) -> MutexGuard<'_, Line<D>> {
         collective::not_locked();
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ticket) = self.abandoned.pop() {
+            line.retire(&self.device, ticket);
+        }
+        line
+    }
+
+    /// Has a staged execution taken out of the line, whose owner is gone: at once, or, in a hook that is called while the
+    /// line is locked, once it no longer is. Does not panic while the thread unwinds.
+    pub(super) fn abandon(&self, ticket: Ticket) {
+        self.abandoned.push(ticket);
+        if collective::is_locked() {
+            return;
+        }
+        let take_out = || drop(self.line());
+        if !std::thread::panicking() {
+            return take_out();
+        }
+        // A panic beside the one that is under way would end the process.
+        if std::panic::catch_unwind(AssertUnwindSafe(take_out)).is_err() {
+            tracing::error!(%ticket, "a hook panicked while a panic dropped a staged execution");
+        }
     }
 
     /// The line, but not in a fork.
@@ -139,13 +190,13 @@ impl<D: Device> Drop for Shared<D> {
             }
             return;
         }
-        let over = self.close(LIMIT);
+        let over = collective::of_no_other(|| self.close(LIMIT));
         if !matches!(over, Ok(true)) {
             tracing::warn!(
                 ?over,
                 "a unit ends while its device may be running; its memory is not used again"
             );
-            self.line().abandon();
+            self.line.get_mut().unwrap_or_else(PoisonError::into_inner).abandon();
         }
     }
 }

@@ -69,7 +69,7 @@ impl Context for Noting {
 }
 
 /// `gather`, whose two programs have one and two streams.
-fn communicating() -> Neff {
+pub(super) fn communicating() -> Neff {
     let mut neff = model("gather");
     for (program, streams) in neff.programs.iter_mut().zip([1, 2]) {
         program.tables.collective_streams = streams;
@@ -77,14 +77,14 @@ fn communicating() -> Neff {
     neff
 }
 
-fn open(collectives: impl Collectives + 'static) -> (Arc<MockDevice>, Unit<MockDevice>) {
+pub(super) fn open(collectives: impl Collectives + 'static) -> (Arc<MockDevice>, Unit<MockDevice>) {
     let device = MockDevice::new(2);
     let heap = device.heap();
     let unit = Unit::open_with(Arc::clone(&device), heap, Arc::new(collectives), small()).unwrap();
     (device, unit)
 }
 
-fn run_both(device: &Arc<MockDevice>, ordinal: u32) {
+pub(super) fn run_both(device: &Arc<MockDevice>, ordinal: u32) {
     (0..2).for_each(|tpb| device.tpb(tpb).run(ordinal));
 }
 

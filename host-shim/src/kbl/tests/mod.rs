@@ -8,6 +8,7 @@ mod fork;
 mod kickoff;
 mod leaks;
 mod load;
+mod meddling;
 mod rearm;
 mod rebuild;
 mod removal;
