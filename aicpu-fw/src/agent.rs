@@ -191,10 +191,10 @@ fn run_pairs<P: Platform>(
         return Ok(());
     }
     let engine = CopyEngine::new(cx.memory(), cx.map());
-    let mut run = queue.begin()?;
+    let mut run = queue.begin(pairs)?;
     let mut outcome = Ok(());
-    for _ in 0..pairs {
-        match run.step(&engine) {
+    while let Some(done) = run.step(&engine) {
+        match done {
             Ok((effects, bytes)) => {
                 report.bytes_moved = report.bytes_moved.wrapping_add(bytes);
                 report.descriptors = report.descriptors.wrapping_add(1);

@@ -17,7 +17,7 @@
 
 use sluice_core::dma::{Barrier, Pair, QueueRegisters};
 use sluice_core::exec::{DeviceMap, ErrorClass, REQUEST_BYTES};
-use sluice_core::mem::{DevAddr, DeviceMemory, Word, barrier};
+use sluice_core::mem::{DevAddr, DeviceMemory, barrier};
 use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, Register, TpbId, TpbRegisters};
 
 use crate::queue::DmaQueue;
@@ -133,7 +133,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
                 effects.prologue |= queue == QueueId::PROLOGUE;
             }
             Register::Event(event) => {
-                self.memory.word(at).map_err(outside)?.store_release(value);
+                self.memory.publish(at, value).map_err(outside)?;
                 if event == EventId::START {
                     effects.started = Some(tpb);
                 }
@@ -143,7 +143,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
                 effects.semaphore = true;
             }
             Register::Control(REQUEST..REQUEST_END) => {
-                self.memory.word(at).map_err(outside)?.store_relaxed(value);
+                self.memory.publish(at, value).map_err(outside)?;
             }
             // The word is the host's; whoever runs the pair knows what to do.
             Register::Control(STOP) => effects.stopped = Some(tpb),

@@ -6,12 +6,14 @@
 //!       └──── store ──────┘            heads and laps
 //! ```
 //!
-//! A descriptor whose ring id is not the one of its ring's present lap stops the queue where it stands.
+//! A descriptor whose ring id is not the one of its ring's present lap stops the queue where it stands. Descriptors are read
+//! some at a time, so a pair must not change those right behind it, and none beyond those that were started.
 
 use sluice_core::dma::{Descriptor, Pair, Position, QueueRegisters, Ring, RxDesc, TxDesc};
 use sluice_core::exec::ErrorClass;
-use sluice_core::mem::{DeviceMemory, Fault, Memory};
+use sluice_core::mem::{DeviceMemory, Fault, Memory, Word};
 use sluice_core::mmio::{Half, QueueId, TpbRegisters};
+use zerocopy::IntoBytes;
 
 use crate::copy::{CopyEngine, Effects};
 
@@ -21,18 +23,28 @@ pub(crate) struct DmaQueue<M: Memory> {
     rx: QueueRegisters<M::Word>,
 }
 
+/// Descriptors of a ring that are read at once: two lines of them, whose ways into the cache overlap.
+const AHEAD: usize = 8;
+
+/// A ring being run.
 #[derive(Clone, Copy, Debug)]
-struct HalfRun {
+struct HalfRun<D> {
     ring: Ring,
     position: Position,
+    ahead: [D; AHEAD],
+    /// Of those ahead, which comes next, and how many there are.
+    next: usize,
+    filled: usize,
 }
 
 /// A queue being run. What it did reaches the registers with [`DmaQueue::store`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct QueueRun {
-    tx: HalfRun,
-    rx: HalfRun,
+    tx: HalfRun<TxDesc>,
+    rx: HalfRun<RxDesc>,
+    /// Pairs that may be run.
+    left: u32,
 }
 
 impl<M: DeviceMemory> DmaQueue<M> {
@@ -81,27 +93,13 @@ impl<M: DeviceMemory> DmaQueue<M> {
         }
     }
 
-    /// Begins to run from the heads on.
+    /// Begins to run `pairs` pairs from the heads on, whether or not they were started: the execution ring counts pairs of its
+    /// own.
     ///
     /// # Errors
     /// [`ErrorClass::DMA_ABORT`] when a ring is not set up.
-    pub(crate) fn begin(&self) -> Result<QueueRun, ErrorClass> {
-        let half = |registers: &QueueRegisters<M::Word>| {
-            let ring = registers.ring().ok_or(ErrorClass::DMA_ABORT)?;
-            Ok(HalfRun { ring, position: registers.position(ring.size) })
-        };
-        Ok(QueueRun { tx: half(&self.tx)?, rx: half(&self.rx)? })
-    }
-
-    /// Runs the next pair, whether or not it was started: the execution ring counts pairs of its own.
-    ///
-    /// # Errors
-    /// As [`begin`](DmaQueue::begin) and [`QueueRun::step`]; the queue stays at the pair.
-    pub(crate) fn run_next(&self, engine: &CopyEngine<'_, M>) -> Result<Effects, ErrorClass> {
-        let mut run = self.begin()?;
-        let (effects, _) = run.step(engine)?;
-        self.store(&run);
-        Ok(effects)
+    pub(crate) fn begin(&self, pairs: u32) -> Result<QueueRun, ErrorClass> {
+        Ok(QueueRun { tx: HalfRun::at_head(&self.tx)?, rx: HalfRun::at_head(&self.rx)?, left: pairs })
     }
 
     /// Moves the heads to where `run` got.
@@ -111,17 +109,36 @@ impl<M: DeviceMemory> DmaQueue<M> {
     }
 }
 
-impl HalfRun {
-    fn fetch<M: DeviceMemory, D: Descriptor>(&self, engine: &CopyEngine<'_, M>) -> Result<D, ErrorClass> {
-        let mut descriptor = D::new_zeroed();
-        let at = self.ring.base.offset(u64::from(self.position.slot().index) * size_of::<D>() as u64);
-        engine.fetch(at, descriptor.as_mut_bytes())?;
+impl<D: Descriptor> HalfRun<D> {
+    fn at_head<W: Word>(registers: &QueueRegisters<W>) -> Result<Self, ErrorClass> {
+        let ring = registers.ring().ok_or(ErrorClass::DMA_ABORT)?;
+        let position = registers.position(ring.size);
+        Ok(Self { ring, position, ahead: [D::new_zeroed(); AHEAD], next: 0, filled: 0 })
+    }
+
+    /// The next descriptor, of at most `left`; it has to belong to this lap.
+    fn fetch<M: DeviceMemory>(&mut self, engine: &CopyEngine<'_, M>, left: u32) -> Result<D, ErrorClass> {
+        if self.next == self.filled {
+            let index = self.position.slot().index;
+            let count = (AHEAD as u32).min(left).min(self.ring.size.descriptors() - index) as usize;
+            let at = self.ring.base.offset(u64::from(index) * size_of::<D>() as u64);
+            engine.fetch(at, self.ahead[..count].as_mut_bytes())?;
+            (self.next, self.filled) = (0, count);
+        }
+        let descriptor = *self.ahead.get(self.next).ok_or(ErrorClass::DMA_ABORT)?;
+        let mut position = self.position;
+        position.accept(descriptor.ring_id()).map_err(|_| ErrorClass::PHASE_MISMATCH)?;
         Ok(descriptor)
+    }
+
+    fn advance(&mut self) {
+        self.position.step();
+        self.next += 1;
     }
 }
 
 impl QueueRun {
-    /// Runs the next pair and returns what it did and how many bytes it moved.
+    /// Runs the next pair and returns what it did and how many bytes it moved; `None` behind the last one.
     ///
     /// # Errors
     /// [`ErrorClass::PHASE_MISMATCH`] for a descriptor of another lap, else as [`CopyEngine::run`]. The run stays at the
@@ -129,13 +146,23 @@ impl QueueRun {
     pub(crate) fn step<M: DeviceMemory>(
         &mut self,
         engine: &CopyEngine<'_, M>,
+    ) -> Option<Result<(Effects, u32), ErrorClass>> {
+        let left = self.left.checked_sub(1)?;
+        let done = self.run_next(engine);
+        if done.is_ok() {
+            self.left = left;
+        }
+        Some(done)
+    }
+
+    fn run_next<M: DeviceMemory>(
+        &mut self,
+        engine: &CopyEngine<'_, M>,
     ) -> Result<(Effects, u32), ErrorClass> {
-        let pair = Pair { tx: self.tx.fetch::<_, TxDesc>(engine)?, rx: self.rx.fetch::<_, RxDesc>(engine)? };
-        let (mut tx, mut rx) = (self.tx.position, self.rx.position);
-        tx.accept(pair.tx.ring_id()).map_err(|_| ErrorClass::PHASE_MISMATCH)?;
-        rx.accept(pair.rx.ring_id()).map_err(|_| ErrorClass::PHASE_MISMATCH)?;
+        let pair = Pair { tx: self.tx.fetch(engine, self.left)?, rx: self.rx.fetch(engine, self.left)? };
         let done = engine.run(&pair)?;
-        (self.tx.position, self.rx.position) = (tx, rx);
+        self.tx.advance();
+        self.rx.advance();
         Ok(done)
     }
 }

@@ -58,7 +58,8 @@ enum Batch {
 enum State {
     Idle,
     Staging {
-        since_cycles: u64,
+        /// When it began, if that was recorded then.
+        since_cycles: Option<u64>,
     },
     Running {
         execution: Execution,
@@ -151,7 +152,7 @@ impl<M: DeviceMemory> Sequencer<M> {
             cx.note_host_news();
             return Activity::Busy;
         }
-        let since_cycles = cx.now_cycles();
+        let since_cycles = record.clock(cx);
         self.state = State::Staging { since_cycles };
         self.poll_staging(cx, record, since_cycles)
     }
@@ -169,7 +170,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         &mut self,
         cx: &Context<P>,
         record: &mut Recorder<M, CORES>,
-        since_cycles: u64,
+        since_cycles: Option<u64>,
     ) -> Activity {
         match self.run_batch(cx) {
             Ok(Batch::Waits) => Activity::Idle,
@@ -189,13 +190,18 @@ impl<M: DeviceMemory> Sequencer<M> {
 
     /// Consumes pairs of the execution ring, no more than [`PAIRS_PER_POLL`].
     fn run_batch<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Result<Batch, (QueueId, ErrorClass)> {
-        let mut run = self.exec.begin().map_err(|class| (QueueId::EXEC, class))?;
         let mut consumed = self.control.exec_head_pairs.get();
+        let posted = self.control.exec_posted_pairs.observe().wrapping_sub(consumed);
+        let now = posted.min(PAIRS_PER_POLL);
+        let mut run = self.exec.begin(now).map_err(|class| (QueueId::EXEC, class))?;
         let result = self.run_pairs(cx, &mut run, &mut consumed);
         self.exec.store(&run);
         // The host may overwrite the pairs from here on.
         self.control.exec_head_pairs.publish(consumed);
-        result
+        match result? {
+            Batch::Waits if now < posted => Ok(Batch::GoesOn),
+            batch => Ok(batch),
+        }
     }
 
     fn run_pairs<P: Platform<Memory = M>>(
@@ -205,12 +211,8 @@ impl<M: DeviceMemory> Sequencer<M> {
         consumed: &mut u32,
     ) -> Result<Batch, (QueueId, ErrorClass)> {
         let engine = CopyEngine::new(cx.memory(), cx.map()).with_queues(self.tpb, &self.model_queues);
-        let posted = self.control.exec_posted_pairs.observe();
-        for _ in 0..PAIRS_PER_POLL {
-            if *consumed == posted {
-                return Ok(Batch::Waits);
-            }
-            let (effects, _) = run.step(&engine).map_err(|class| (QueueId::EXEC, class))?;
+        while let Some(done) = run.step(&engine) {
+            let (effects, _) = done.map_err(|class| (QueueId::EXEC, class))?;
             *consumed = consumed.wrapping_add(1);
             if effects.prologue {
                 self.run_prologue(&engine).map_err(|class| (QueueId::PROLOGUE, class))?;
@@ -222,23 +224,30 @@ impl<M: DeviceMemory> Sequencer<M> {
                 return Ok(Batch::Starts);
             }
         }
-        Ok(Batch::GoesOn)
+        Ok(Batch::Waits)
     }
 
     fn run_prologue(&self, engine: &CopyEngine<'_, M>) -> Result<(), ErrorClass> {
         // Nothing but this sequencer's own pairs starts more of them meanwhile.
-        for _ in 0..self.prologue.pending() {
-            // Only the execution ring itself starts an execution.
-            let _ = self.prologue.run_next(engine)?;
+        let pending = self.prologue.pending();
+        if pending == 0 {
+            return Ok(());
         }
-        Ok(())
+        let mut run = self.prologue.begin(pending)?;
+        let mut result = Ok(());
+        while let (Ok(()), Some(done)) = (result, run.step(engine)) {
+            // Only the execution ring itself starts an execution.
+            result = done.map(|_| ());
+        }
+        self.prologue.store(&run);
+        result
     }
 
     fn start<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
         record: &mut Recorder<M, CORES>,
-        since_cycles: u64,
+        since_cycles: Option<u64>,
     ) -> Activity {
         let execution = Execution::after(self.control.executions_done.get());
         self.start_event.store_relaxed(0);
@@ -246,23 +255,25 @@ impl<M: DeviceMemory> Sequencer<M> {
         if cx.memory().read_bytes(self.registers.request(), request.as_mut_bytes()).is_err() {
             return self.stop(cx, QueueId::EXEC, ErrorClass::OUT_OF_BOUNDS);
         }
-        for semaphore in (0..SemaphoreId::COUNT).filter(|&semaphore| self.semaphores.get(semaphore) != 0) {
-            self.semaphores.set(semaphore, 0);
+        if !self.semaphores.are_zero(SemaphoreId::COUNT) {
+            (0..SemaphoreId::COUNT).for_each(|semaphore| self.semaphores.set(semaphore, 0));
         }
         for queue in &self.model_queues {
             queue.rearm();
         }
         self.board.start(execution, Engine::ALL.map(|engine| request.base(engine)));
         cx.wake_lanes();
-        record.orch_phase(
-            cx,
-            &OrchPhase {
-                start_cycles: since_cycles,
-                end_cycles: cx.now_cycles(),
-                task_id: u64::from(self.tpb.get()) << 32 | u64::from(execution.ordinal()),
-                submit_index: self.submits,
-            },
-        );
+        if let Some(end_cycles) = record.clock(cx) {
+            record.orch_phase(
+                cx,
+                &OrchPhase {
+                    start_cycles: since_cycles.unwrap_or(end_cycles),
+                    end_cycles,
+                    task_id: u64::from(self.tpb.get()) << 32 | u64::from(execution.ordinal()),
+                    submit_index: self.submits,
+                },
+            );
+        }
         self.submits = self.submits.wrapping_add(1);
         self.state = State::Running { execution, ended: [false; Engine::COUNT], aborted: false };
         Activity::Busy

@@ -120,6 +120,11 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         }
     }
 
+    /// The time, if it is to be recorded.
+    pub(crate) fn clock<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Option<u64> {
+        self.swimlane.is_some().then(|| cx.now_cycles())
+    }
+
     /// Records a task of `core`.
     pub(crate) fn task<P: Platform<Memory = M>>(
         &mut self,

@@ -117,6 +117,12 @@ impl<B: Backing> Mapped<B> {
         }
         self.backing.resolve(at, bytes).ok_or(Fault::OutOfRange { at, bytes })
     }
+
+    /// The word at `at`, without a hold on the backing.
+    fn cell(&self, at: DevAddr) -> Result<&AtomicU32, Fault> {
+        // SAFETY: the backing resolved four aligned bytes, and `self` keeps it for as long as the result lives.
+        Ok(unsafe { self.aligned(at, 4)?.cast::<AtomicU32>().as_ref() })
+    }
 }
 
 impl<B: Backing> Memory for Mapped<B> {
@@ -172,7 +178,12 @@ impl<B: Backing> CopyMemory for Mapped<B> {
 
 impl<B: Backing> DeviceMemory for Mapped<B> {
     fn accumulate(&self, at: DevAddr, value: u32) -> Result<(), Fault> {
-        self.word(at)?.cell().fetch_add(value, Ordering::AcqRel);
+        self.cell(at)?.fetch_add(value, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn publish(&self, at: DevAddr, value: u32) -> Result<(), Fault> {
+        self.cell(at)?.store(value, Ordering::Release);
         Ok(())
     }
 }
@@ -242,6 +253,12 @@ impl<K> AtomicWords<K> {
 }
 
 impl<K> Words for AtomicWords<K> {
+    #[inline]
+    fn are_zero(&self, count: u32) -> bool {
+        // Without a branch per word: nearly always all of them are.
+        (0..count.min(self.count)).fold(0, |seen, index| seen | self.get(index)) == 0
+    }
+
     #[inline]
     fn get(&self, index: u32) -> u32 {
         self.cell(index).map_or(0, |cell| cell.load(Ordering::Relaxed))

@@ -142,6 +142,10 @@ pub trait Words {
     fn get(&self, index: u32) -> u32;
     /// Relaxed store of word `index`.
     fn set(&self, index: u32, value: u32);
+    /// Whether all `count` words from the first on read 0, by relaxed loads.
+    fn are_zero(&self, count: u32) -> bool {
+        (0..count).all(|index| self.get(index) == 0)
+    }
     /// [`get`](Words::get) over a transport that can fail.
     fn try_get(&self, index: u32) -> Result<u32, Fault> {
         Ok(self.get(index))
@@ -193,4 +197,6 @@ pub trait DeviceMemory: CopyMemory {
     /// Adds `value` to the word at `at`, a multiple of 4, wrapping, in one step among all services of the device, after
     /// everything this one stored before. Never for a word that the host writes too.
     fn accumulate(&self, at: DevAddr, value: u32) -> Result<(), Fault>;
+    /// Stores `value` to the word at `at`, a multiple of 4, after everything that this service stored before.
+    fn publish(&self, at: DevAddr, value: u32) -> Result<(), Fault>;
 }

@@ -86,6 +86,10 @@ impl<B: Backing> DeviceMemory for Volatile<B> {
         // An exclusive pair in RAM: several cores of a board may add at once.
         self.plain.accumulate(at, value)
     }
+
+    fn publish(&self, at: DevAddr, value: u32) -> Result<(), Fault> {
+        self.plain.publish(at, value)
+    }
 }
 
 /// A control word on the device.
