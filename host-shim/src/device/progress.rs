@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// An event count.
+/// An event count, on lines of its own.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Progress {
     count: AtomicU32,
     waiters: AtomicU32,
