@@ -17,7 +17,7 @@
 
 use sluice_core::dma::{Barrier, Pair, QueueRegisters};
 use sluice_core::exec::{DeviceMap, ErrorClass, REQUEST_BYTES};
-use sluice_core::mem::{DevAddr, DeviceMemory, barrier};
+use sluice_core::mem::{DevAddr, DeviceMemory, store_barrier};
 use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, Register, TpbId, TpbRegisters};
 
 use crate::queue::DmaQueue;
@@ -85,7 +85,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             Effects::default()
         };
         if copy.barrier != Barrier::None {
-            barrier();
+            store_barrier();
         }
         Ok((effects, bytes))
     }
@@ -98,30 +98,35 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
         if !bytes.is_multiple_of(4) || !to.0.is_multiple_of(4) {
             return Err(ErrorClass::DMA_ABORT);
         }
-        if self.in_request(to, bytes) {
+        let mut register = self.map.registers.locate(to).ok_or(ErrorClass::OUT_OF_BOUNDS)?;
+        if let (_, Register::Control(offset @ REQUEST..REQUEST_END)) = register
+            && bytes <= REQUEST_END - offset
+        {
+            // Bytes that its TPB's sequencer alone reads, once the start event is set.
             self.memory.copy(from, to, bytes.into()).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
             return Ok(Effects::default());
         }
         let mut effects = Effects::default();
         for offset in (0..u64::from(bytes)).step_by(4) {
+            let at = to.offset(offset);
+            if offset > 0 {
+                register = self.map.registers.locate(at).ok_or(ErrorClass::OUT_OF_BOUNDS)?;
+            }
             let mut value = [0; 4];
             self.memory.read_bytes(from.offset(offset), &mut value).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
-            self.write_register(to.offset(offset), u32::from_le_bytes(value), &mut effects)?;
+            self.write_register(at, register, u32::from_le_bytes(value), &mut effects)?;
         }
         Ok(effects)
     }
 
-    /// Whether all of it lies in the request: bytes that its TPB's sequencer alone reads, once the start event is set.
-    fn in_request(&self, to: DevAddr, bytes: u32) -> bool {
-        match self.map.registers.locate(to) {
-            Some((_, Register::Control(offset @ REQUEST..REQUEST_END))) => bytes <= REQUEST_END - offset,
-            _ => false,
-        }
-    }
-
-    fn write_register(&self, at: DevAddr, value: u32, effects: &mut Effects) -> Result<(), ErrorClass> {
+    fn write_register(
+        &self,
+        at: DevAddr,
+        (tpb, register): (TpbId, Register),
+        value: u32,
+        effects: &mut Effects,
+    ) -> Result<(), ErrorClass> {
         const STOP: u32 = ControlWord::Stop.offset_bytes() as u32;
-        let (tpb, register) = self.map.registers.locate(at).ok_or(ErrorClass::OUT_OF_BOUNDS)?;
         let outside = |_| ErrorClass::OUT_OF_BOUNDS;
         match register {
             // The execution queue is the host's alone.

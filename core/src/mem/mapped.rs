@@ -243,30 +243,27 @@ unsafe impl<K: Send> Send for AtomicWords<K> {}
 unsafe impl<K: Sync> Sync for AtomicWords<K> {}
 
 impl<K> AtomicWords<K> {
-    fn cell(&self, index: u32) -> Option<&AtomicU32> {
-        if index >= self.count {
-            return None;
-        }
-        // SAFETY: the backing resolved `count` aligned words for as long as the token lives, and `index < count`.
-        Some(unsafe { self.first.add(index as usize).as_ref() })
+    fn cells(&self) -> &[AtomicU32] {
+        // SAFETY: the backing resolved `count` aligned words for as long as the token lives.
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count as usize) }
     }
 }
 
 impl<K> Words for AtomicWords<K> {
-    #[inline]
     fn are_zero(&self, count: u32) -> bool {
+        let cells = &self.cells()[..count.min(self.count) as usize];
         // Without a branch per word: nearly always all of them are.
-        (0..count.min(self.count)).fold(0, |seen, index| seen | self.get(index)) == 0
+        cells.iter().fold(0, |seen, cell| seen | cell.load(Ordering::Relaxed)) == 0
     }
 
     #[inline]
     fn get(&self, index: u32) -> u32 {
-        self.cell(index).map_or(0, |cell| cell.load(Ordering::Relaxed))
+        self.cells().get(index as usize).map_or(0, |cell| cell.load(Ordering::Relaxed))
     }
 
     #[inline]
     fn set(&self, index: u32, value: u32) {
-        if let Some(cell) = self.cell(index) {
+        if let Some(cell) = self.cells().get(index as usize) {
             cell.store(value, Ordering::Relaxed);
         }
     }

@@ -27,7 +27,7 @@ use core::fmt;
 pub use cell::{Consume, LongOwn, LongPeer, Own, Peer, Raise};
 pub use mapped::{AtomicWord, AtomicWords, Backing, Lent, Line, Mapped, RawWindow, Slab};
 pub use time::{Backoff, Clock, Deadline, Relax, SpinHint};
-pub use volatile::{Volatile, VolatileWord, VolatileWords, barrier};
+pub use volatile::{Volatile, VolatileWord, VolatileWords, barrier, store_barrier};
 
 /// Address in device memory, in bytes. Zero is never a valid buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]

@@ -27,6 +27,16 @@ pub fn barrier() {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
+/// Orders all stores before it against all stores after it, as others see them. Loads on x86 need not wait for that.
+#[inline]
+pub fn store_barrier() {
+    if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
+        barrier();
+    } else {
+        core::sync::atomic::fence(core::sync::atomic::Ordering::AcqRel);
+    }
+}
+
 /// Device memory as the device itself reaches it.
 #[derive(Clone, Debug)]
 pub struct Volatile<B> {

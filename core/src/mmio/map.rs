@@ -247,17 +247,29 @@ impl QueueRegister {
         self as u64
     }
 
+    const ALL: [Self; 7] = [
+        Self::BaseLow,
+        Self::BaseHigh,
+        Self::Length,
+        Self::HeadPointer,
+        Self::TailIncrement,
+        Self::TailPointer,
+        Self::Lap,
+    ];
+
     const fn at(offset_bytes: u64) -> Option<Self> {
-        Some(match offset_bytes {
-            0x28 => Self::BaseLow,
-            0x2C => Self::BaseHigh,
-            0x30 => Self::Length,
-            0x34 => Self::HeadPointer,
-            0x38 => Self::TailIncrement,
-            0x3C => Self::TailPointer,
-            0x50 => Self::Lap,
-            _ => return None,
-        })
+        /// By word of the bank.
+        const AT: [Option<QueueRegister>; 0x15] = {
+            let (mut at, mut next) = ([None; 0x15], 0);
+            while next < QueueRegister::ALL.len() {
+                let register = QueueRegister::ALL[next];
+                at[register.offset_bytes() as usize / 4] = Some(register);
+                next += 1;
+            }
+            at
+        };
+        let word = offset_bytes / 4;
+        if offset_bytes.is_multiple_of(4) && word < AT.len() as u64 { AT[word as usize] } else { None }
     }
 }
 
