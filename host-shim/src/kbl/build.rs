@@ -29,7 +29,7 @@ use super::contract::{Bindings, Found, Offender, Sets};
 use super::image::{Patched, TpbImage};
 use super::model::{Model, Wanted};
 use super::registry::{Holder, ModelHandle, Registry, RegistryError};
-use super::ring::{BuildFault, Ring};
+use super::ring::{BoundRing, BuildFault};
 use super::set::{SetKey, Snapshot, TensorSet};
 use crate::device::Device;
 use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
@@ -93,7 +93,7 @@ pub(super) struct BuildKey {
 #[derive(Debug)]
 pub(super) struct TpbBuild {
     bindings: Bindings,
-    rings: Vec<Arc<Ring>>,
+    rings: Vec<BoundRing>,
     _blob: Option<DeviceBlock>,
     tx: Box<[TxDesc]>,
     rx: Box<[RxDesc]>,
@@ -122,7 +122,7 @@ type SwapList = (Option<DeviceBlock>, Box<[TxDesc]>, Box<[RxDesc]>);
 fn swap_list<D: Device>(
     image: &TpbImage,
     bindings: &Bindings,
-    rings: &[Arc<Ring>],
+    rings: &[BoundRing],
     device: &D,
     heap: &Heap,
 ) -> Result<SwapList, BuildFault> {
@@ -160,8 +160,14 @@ impl BuildData {
         if !offenders.is_empty() {
             return Err(BuildError::Tensors(merged(offenders)));
         }
-        let tpbs = images.zip(bindings).map(|(image, bindings)| TpbBuild::new(image, bindings, device, heap));
-        Ok(Self { tpbs: tpbs.collect::<Result<_, _>>()?, extra: extra_tensors(model, sets) })
+        let build = |(image, bindings)| TpbBuild::new(image, bindings, device, heap);
+        let tpbs = images.zip(bindings).map(build).collect::<Result<_, _>>()?;
+        Ok(Self { tpbs, extra: extra_tensors(model, sets) })
+    }
+
+    /// Keeps its rings for other builds of `model`, which it is a build of.
+    fn keep_rings(&self, model: &Model) {
+        model.images().iter().zip(&self.tpbs).for_each(|((_, image), build)| image.keep_rings(&build.rings));
     }
 }
 
@@ -226,7 +232,10 @@ impl Built {
             None => {
                 let model = models.acquire(handle, Holder::Build)?;
                 let sets = Sets { inputs: (inputs, &pins[0]), outputs: (outputs, &pins[1]) };
-                model.builds.keep(key, BuildData::new(&model, sets, device, heap)?)
+                let data = model.builds.keep(key, BuildData::new(&model, sets, device, heap)?);
+                // Those of the build that is used, not before all of it has succeeded.
+                data.keep_rings(&model);
+                data
             }
         };
         Ok(Self { model: handle, data, pins, hit })

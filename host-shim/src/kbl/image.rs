@@ -10,8 +10,6 @@
 //! The queue bases of static rings are swapped in like those of dynamic ones: a ring runs from its start, with the ring
 //! id of the first lap, in every execution, and another model may have used the queue in between.
 
-use std::sync::Arc;
-
 use sluice_core::dma::{Barrier, Swap, SwapEncoder};
 use sluice_core::fmap::VarId;
 use sluice_core::mem::DevAddr;
@@ -20,7 +18,7 @@ use sluice_core::mmio::{Engine, Half, QueueId, TpbId, TpbRegisters};
 use super::contract::{Bindings, Contract};
 use super::error::LoadError;
 use super::place::{IoPointer, Places};
-use super::ring::{BuildFault, Bundle, Ring};
+use super::ring::{BoundRing, BuildFault, Bundle, Ring};
 use super::sink::Sink;
 use super::template::{RingShape, Template, TemplateBuilder};
 use super::work::{EngineReport, WorkItem};
@@ -161,9 +159,14 @@ impl TpbImage {
         device: &D,
         heap: &Heap,
         bindings: &Bindings,
-    ) -> Result<Vec<Arc<Ring>>, BuildFault> {
+    ) -> Result<Vec<BoundRing>, BuildFault> {
         let place = |var: VarId| self.contract.place(bindings, var);
         self.bundles.iter().map(|bundle| bundle.ring(device, heap, place)).collect()
+    }
+
+    /// Keeps the rings of a build that has succeeded, one per bundle, for builds to come.
+    pub(super) fn keep_rings(&self, rings: &[BoundRing]) {
+        self.bundles.iter().zip(rings).for_each(|(bundle, ring)| bundle.keep(ring));
     }
 
     /// The swap list for tensors at these places: pointer cells, table rows, then queue bases, of the rings that depend on
@@ -171,7 +174,7 @@ impl TpbImage {
     pub(super) fn swaps<'a>(
         &'a self,
         bindings: &'a Bindings,
-        rings: &'a [Arc<Ring>],
+        rings: &'a [BoundRing],
     ) -> impl Iterator<Item = Result<(Patched<'a>, Swap), BuildFault>> {
         let pointers = self.places.pointers().map(move |pointer| {
             let target = self.contract.place(bindings, pointer.target)?.base;

@@ -19,6 +19,14 @@ impl<K: PartialEq, V> Lru<K, V> {
         Self { capacity, entries: Vec::new() }
     }
 
+    /// The value of `key`, which becomes no more recent by that.
+    pub(super) fn peek<Q: PartialEq + ?Sized>(&self, key: &Q) -> Option<Arc<V>>
+    where
+        K: std::borrow::Borrow<Q>,
+    {
+        self.entries.iter().find(|(entry, _)| entry.borrow() == key).map(|(_, value)| Arc::clone(value))
+    }
+
     /// The value of `key`, which becomes the most recent.
     pub(super) fn get<Q: PartialEq + ?Sized>(&mut self, key: &Q) -> Option<Arc<V>>
     where
@@ -63,6 +71,16 @@ mod tests {
         assert!(cache.get(&1).is_none());
         drop(evicted);
         assert_eq!((*first, Arc::strong_count(&first)), ("a", 1));
+    }
+
+    #[test]
+    fn a_peek_changes_nothing() {
+        let mut cache = Lru::new(2);
+        cache.insert(1, Arc::new("a"));
+        cache.insert(2, Arc::new("b"));
+        assert_eq!((cache.peek(&1), cache.peek(&3)), (Some(Arc::new("a")), None));
+        let (_, evicted) = cache.insert(3, Arc::new("c"));
+        assert_eq!(evicted, Some((1, Arc::new("a"))));
     }
 
     #[test]

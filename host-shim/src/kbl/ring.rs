@@ -3,13 +3,15 @@
 //! ```text
 //!   Template ── all addresses final ──► Ring, written at load
 //!      │
-//!      └─ some in tensors ─► Bundle: places of its tensors ─► Ring, written when first seen, kept in an LRU cache
+//!      └─ some in tensors ─► Bundle: places of its tensors ─► Ring, written when first seen,
+//!                                                             kept in an LRU cache once the whole build has succeeded
 //! ```
 //!
 //! A ring is linear: it runs from its start in every execution, because the swap list writes the queue's base anew. It is
 //! filled up to its size with copies of 4 bytes onto themselves, and all of it carries the ring id of the first lap.
 //! A ring never changes once it is written; executions share it by count.
 
+use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
 
 use sluice_core::dma::{Placement, RING_ALIGN_BYTES, RingSize, SwapFull, TemplateError};
@@ -104,12 +106,27 @@ impl Ring {
     }
 }
 
-/// A queue whose ring depends on the tensors bound, and the rings made so far.
+/// The ring of a bundle for some tensors.
+#[derive(Debug)]
+pub(super) struct BoundRing {
+    /// The addresses of the template's variables, in its order. A ring depends on nothing else.
+    bases: Arc<[DevAddr]>,
+    ring: Arc<Ring>,
+}
+
+impl Deref for BoundRing {
+    type Target = Ring;
+
+    fn deref(&self) -> &Ring {
+        &self.ring
+    }
+}
+
+/// A queue whose ring depends on the tensors bound, and the rings kept so far.
 #[derive(Debug)]
 pub(super) struct Bundle {
     template: Template,
-    /// By the addresses of the template's variables, in its order. A ring depends on nothing else.
-    rings: Mutex<Lru<Box<[DevAddr]>, Ring>>,
+    rings: Mutex<Lru<Arc<[DevAddr]>, Ring>>,
 }
 
 impl Bundle {
@@ -122,26 +139,32 @@ impl Bundle {
         &self.template
     }
 
-    /// The ring for tensors that lie at `place`: a kept one, or a new one.
+    /// The ring for tensors that lie at `place`: a kept one, or a new one. What is kept does not change.
     pub(super) fn ring<D: Device>(
         &self,
         device: &D,
         heap: &Heap,
         place: impl Fn(VarId) -> Result<Placement, BuildFault>,
-    ) -> Result<Arc<Ring>, BuildFault> {
+    ) -> Result<BoundRing, BuildFault> {
         let base = |var: VarId| Ok(place(var)?.base);
-        let key = self.template.vars().map(base).collect::<Result<Box<[DevAddr]>, BuildFault>>()?;
-        if let Some(ring) = self.lock().get(&*key) {
-            return Ok(ring);
-        }
-        // Written outside the lock; if another thread was faster, its ring is used and this one dropped.
-        let ring = Arc::new(Ring::new(&self.template, device, heap, place)?);
-        // What is dropped gives device memory back: outside the lock, too.
-        let (ring, _evicted) = self.lock().insert(key, ring);
-        Ok(ring)
+        let bases = self.template.vars().map(base).collect::<Result<Arc<[DevAddr]>, BuildFault>>()?;
+        let kept = self.lock().peek(&*bases);
+        let ring = match kept {
+            Some(ring) => ring,
+            // Written outside the lock.
+            None => Arc::new(Ring::new(&self.template, device, heap, place)?),
+        };
+        Ok(BoundRing { bases, ring })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lru<Box<[DevAddr]>, Ring>> {
+    /// Keeps a ring of a build that has succeeded, unless another thread was faster; that one and this are used by their
+    /// builds then.
+    pub(super) fn keep(&self, BoundRing { bases, ring }: &BoundRing) {
+        // What is dropped gives device memory back: outside the lock.
+        let _gone = self.lock().insert(Arc::clone(bases), Arc::clone(ring));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lru<Arc<[DevAddr]>, Ring>> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -180,19 +203,29 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_build_the_same_ring_share_one() {
+    fn of_the_rings_that_threads_build_for_the_same_tensors_one_is_kept() {
         let device = MockDevice::new(1);
         let heap = device.heap();
         let bundle = Bundle::new(template(1 << 20), 4);
         let place =
             |VarId(var)| Ok(Placement { base: DevAddr(u64::from(1 + var) << 32), size_bytes: 1 << 20 });
+        let build = || bundle.ring(&*device, &heap, place).unwrap();
         let rings: Vec<_> = std::thread::scope(|scope| {
-            let build = || bundle.ring(&*device, &heap, place).unwrap();
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(build)).collect();
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let ring = build();
+                        bundle.keep(&ring);
+                        ring
+                    })
+                })
+                .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert!(rings.iter().all(|ring| Arc::ptr_eq(ring, &rings[0])));
-        let bytes = 2 * rings[0].size().bytes();
+        let kept = build();
+        assert!(rings.iter().any(|ring| Arc::ptr_eq(&ring.ring, &kept.ring)));
+        drop(rings);
+        let bytes = 2 * kept.size().bytes();
         assert_eq!(heap.usage().used_bytes(UsageTag::DmaRingIo), bytes);
     }
 }

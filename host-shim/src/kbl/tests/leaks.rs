@@ -88,7 +88,7 @@ impl Rig {
         Self { neff: everything(tpbs), device, heap, unit, counted: true, executions: Cell::new(0) }
     }
 
-    /// Caches keep nothing: a ring of a build that failed is found by the next one, but would look like a leak here.
+    /// Caches keep nothing: what a build that succeeded leaves there would look like a leak here.
     fn load(&self) -> Result<ModelHandle, LoadError> {
         let options = LoadOptions { ring_cache: 0, build_cache: 0, ..LoadOptions::default() };
         self.unit.load(&self.neff, &options)
@@ -221,6 +221,45 @@ fn a_build_that_fails_anywhere_leaks_nothing() {
         // Two halves of two rings, and the swap data.
         for failing in [Failing::Block, Failing::Write, Failing::WritesFromThere] {
             assert_eq!(rig.fail_each(failing, step, drop), 5 * tpbs);
+        }
+    }
+}
+
+#[test]
+fn a_build_that_fails_anywhere_leaves_caches_as_they_were() {
+    for tpbs in [1, 2] {
+        let rig = Rig::new(tpbs);
+        let options = LoadOptions { ring_cache: 2, build_cache: 0, ..LoadOptions::default() };
+        let model = rig.unit.load(&rig.neff, &options).unwrap();
+        let [first, second, third] = [(); 3].map(|()| tensors(&rig.unit, model));
+        let build = |(inputs, outputs): &(TensorSet, TensorSet)| rig.unit.build(model, inputs, outputs);
+        let written = |sets| {
+            let before = rig.device.written_bytes();
+            drop(build(sets).unwrap());
+            rig.device.written_bytes() - before
+        };
+        let [anew, again] = [(); 2].map(|()| written(&first));
+        assert!(again < anew, "without rings");
+        for failing in [Failing::Block, Failing::Write, Failing::WritesFromThere] {
+            let fails = |sets, step| {
+                let before = rig.heap.usage();
+                rig.arm(failing, step);
+                let failed = build(sets).is_err();
+                rig.disarm();
+                assert!(!failed || rig.heap.usage() == before, "{failing:?} {step}");
+                failed
+            };
+            // As many as take device memory: two halves of two rings, and the swap data.
+            for step in 0..5 * tpbs {
+                written(&first);
+                written(&second);
+                // Its rings are found, and are used no more recently because of that.
+                assert!(fails(&first, step % tpbs) && fails(&third, step));
+                assert_eq!(written(&third), anew, "{failing:?} {step}");
+                assert_eq!(written(&second), again, "{failing:?} {step}");
+                assert_eq!(written(&first), anew, "{failing:?} {step}");
+            }
+            assert!(!fails(&third, 5 * tpbs));
         }
     }
 }
