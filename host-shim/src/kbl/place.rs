@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use sluice_core::dma::{AddrWord, Placement, TemplateAddr};
+use sluice_core::dma::{AddrWord, TemplateAddr};
 use sluice_core::fmap::VarId;
 use sluice_core::mem::DevAddr;
 
@@ -95,14 +95,21 @@ fn too_large(var: &Var) -> LoadError {
     LoadError::TooLarge { name: var.name.clone(), bytes: var.size_bytes, align_bytes: var.alignment_bytes }
 }
 
+/// What descriptors need to know of a variable, in little memory: transfers come back to variables in any order.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+struct Place {
+    size_bytes: u64,
+    lies: Lies,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lies {
     /// Bound per execution.
-    Tensor,
+    InTensor,
     /// Not in device memory.
     Nowhere,
     /// Placed at load.
-    At(Placement),
+    At(DevAddr),
 }
 
 /// Places of one program's variables, and the memory they lie in.
@@ -116,7 +123,7 @@ pub(super) struct Places {
 
 /// Which range a variable was given room in, and where in it.
 enum Room {
-    None(Place),
+    None(Lies),
     Weights(u64),
     Scratch(u64),
     Shared(u64),
@@ -149,8 +156,8 @@ impl Places {
         let rooms = program.vars.iter().map(|var| {
             let (bytes, align_bytes) = (var.size_bytes, var.alignment_bytes);
             let room = match var.kind {
-                VarKind::Input | VarKind::Output => Some(Room::None(Place::Tensor)),
-                VarKind::StateBuffer | VarKind::List { .. } => Some(Room::None(Place::Nowhere)),
+                VarKind::Input | VarKind::Output => Some(Room::None(Lies::InTensor)),
+                VarKind::StateBuffer | VarKind::List { .. } => Some(Room::None(Lies::Nowhere)),
                 VarKind::File { .. } => weights.reserve(bytes, align_bytes).map(Room::Weights),
                 VarKind::Temporary => scratch.reserve(bytes, align_bytes).map(Room::Scratch),
                 VarKind::Virtual { offset_bytes, backing } if is_shared(backing) => {
@@ -167,14 +174,16 @@ impl Places {
         let (weights, scratch, cells) = (weights.alloc(heap)?, scratch.alloc(heap)?, cells.alloc(heap)?);
         let base = |block: &Option<DeviceBlock>| block.as_ref().map_or(DevAddr::NULL, DeviceBlock::at);
         let places = rooms.into_iter().zip(&program.vars).map(|(room, var)| {
-            let base = match room {
-                Room::None(place) => return place,
-                Room::Weights(offset) => base(&weights).offset(offset),
-                Room::Scratch(offset) => base(&scratch).offset(offset),
-                Room::Shared(offset) => shared.map_or(DevAddr::NULL, DeviceBlock::at).offset(offset),
-                Room::Cells(offset) => base(&cells).offset(offset),
+            let lies = match room {
+                Room::None(lies) => lies,
+                Room::Weights(offset) => Lies::At(base(&weights).offset(offset)),
+                Room::Scratch(offset) => Lies::At(base(&scratch).offset(offset)),
+                Room::Shared(offset) => {
+                    Lies::At(shared.map_or(DevAddr::NULL, DeviceBlock::at).offset(offset))
+                }
+                Room::Cells(offset) => Lies::At(base(&cells).offset(offset)),
             };
-            Place::At(Placement { base, size_bytes: var.size_bytes })
+            Place { size_bytes: var.size_bytes, lies }
         });
         let mut all = Self {
             places: places.collect(),
@@ -191,7 +200,7 @@ impl Places {
         sink.put(self.words, &[0; Self::WORDS_BYTES as usize])?;
         let write = |at, bytes: &[u8]| if bytes.is_empty() { Ok(()) } else { sink.put(at, bytes) };
         for (var, place) in program.vars.iter().zip(&self.places) {
-            let Place::At(Placement { base, .. }) = *place else { continue };
+            let Lies::At(base) = place.lies else { continue };
             match &var.kind {
                 VarKind::File { content } => write(base, content)?,
                 VarKind::Pointer { target } => write(base, &self.pointer_to(program, *target)?)?,
@@ -211,24 +220,25 @@ impl Places {
         program: &Program,
         target: VarId,
     ) -> Result<[u8; POINTER_BYTES as usize], LoadError> {
-        match self.places[target.0 as usize] {
-            Place::Tensor => Ok([0; POINTER_BYTES as usize]),
-            Place::At(place) => Ok(place.base.0.to_le_bytes()),
-            Place::Nowhere => Err(LoadError::NotStaged { name: program.var(target).name.clone() }),
+        match self.places[target.0 as usize].lies {
+            Lies::InTensor => Ok([0; POINTER_BYTES as usize]),
+            Lies::At(base) => Ok(base.0.to_le_bytes()),
+            Lies::Nowhere => Err(LoadError::NotStaged { name: program.var(target).name.clone() }),
         }
     }
 
     fn io_pointers(&self, program: &Program) -> Vec<IoPointer> {
-        let is_io = |target: &VarId| matches!(self.places[target.0 as usize], Place::Tensor);
+        let is_io = |target: &VarId| matches!(self.places[target.0 as usize].lies, Lies::InTensor);
         let mut found = Vec::new();
         for (var, place) in program.vars.iter().zip(&self.places) {
-            let Place::At(Placement { base, .. }) = *place else { continue };
-            let owner: Arc<str> = Arc::from(&*var.name);
+            let Lies::At(base) = place.lies else { continue };
             match &var.kind {
                 VarKind::Pointer { target } if is_io(target) => {
+                    let owner = Arc::from(&*var.name);
                     found.push(IoPointer { owner, row: None, at: base, target: *target });
                 }
                 VarKind::PointerTable { rows } => {
+                    let owner: Arc<str> = Arc::from(&*var.name);
                     found.extend(rows.iter().enumerate().filter(|(_, row)| is_io(row)).map(
                         |(row, &target)| {
                             let at = base.offset(POINTER_BYTES * row as u64);
@@ -256,19 +266,15 @@ impl Places {
         offset_bytes: u64,
         bytes: u64,
     ) -> Result<AddrWord, LoadError> {
-        let found = program.var(var);
-        if offset_bytes.checked_add(bytes).is_none_or(|end| end > found.size_bytes) {
-            return Err(LoadError::OutsideVariable {
-                name: found.name.clone(),
-                offset_bytes,
-                bytes,
-                size_bytes: found.size_bytes,
-            });
+        let Place { size_bytes, lies } = self.places[var.0 as usize];
+        let name = || program.var(var).name.clone();
+        if offset_bytes.checked_add(bytes).is_none_or(|end| end > size_bytes) {
+            return Err(LoadError::OutsideVariable { name: name(), offset_bytes, bytes, size_bytes });
         }
-        match self.places[var.0 as usize] {
-            Place::Tensor => Ok(TemplateAddr::new(var, offset_bytes)?.into()),
-            Place::At(place) => Ok(place.base.offset(offset_bytes).into()),
-            Place::Nowhere => Err(LoadError::NotStaged { name: found.name.clone() }),
+        match lies {
+            Lies::InTensor => Ok(TemplateAddr::new(var, offset_bytes)?.into()),
+            Lies::At(base) => Ok(base.offset(offset_bytes).into()),
+            Lies::Nowhere => Err(LoadError::NotStaged { name: name() }),
         }
     }
 
