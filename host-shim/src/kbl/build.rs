@@ -26,6 +26,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::contract::{Bindings, Found, Offender, Sets};
+use super::error::first_of;
 use super::image::{Patched, TpbImage};
 use super::model::{Model, Wanted};
 use super::registry::{Holder, ModelHandle, Registry, RegistryError};
@@ -47,8 +48,8 @@ pub enum BuildError {
     /// No such model.
     #[error(transparent)]
     Model(#[from] RegistryError),
-    /// Tensors that are missing, too small, or on another device: all of them.
-    #[error("{}", .0.iter().map(Offender::to_string).collect::<Vec<_>>().join("; "))]
+    /// Tensors that are missing, too small, or on another device: all of them, of which the text names the first 32.
+    #[error("{}", first_of(.0, 32, "; "))]
     Tensors(Vec<Offender>),
     /// No device memory for the rings.
     #[error("Failed to allocate dynamic_ring_set: {0}")]
@@ -367,5 +368,23 @@ mod tests {
         // Compared one by one, these would take hours.
         let missing = |number: u32| offender(Direction::Input, &number.to_string(), 1, Found::Missing);
         assert_eq!(merged((0..1 << 19).map(missing).collect()).len(), 1 << 19);
+    }
+
+    #[test]
+    fn an_error_keeps_every_offender_and_names_the_first() {
+        for (offenders, last) in [
+            (1, "input `0` is missing, need 1 bytes"),
+            (32, "input `31` is missing, need 1 bytes"),
+            (33, "and 1 more"),
+            (100_000, "and 99968 more"),
+        ] {
+            let missing = |number: u32| offender(Direction::Input, &number.to_string(), 1, Found::Missing);
+            let error = BuildError::Tensors((0..offenders).map(missing).collect());
+            let text = error.to_string();
+            let parts: Vec<_> = text.split("; ").collect();
+            assert_eq!((parts.len(), *parts.last().unwrap()), (offenders.min(33) as usize, last));
+            let BuildError::Tensors(all) = error else { panic!() };
+            assert_eq!(all.len(), offenders as usize);
+        }
     }
 }

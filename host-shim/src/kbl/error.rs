@@ -1,5 +1,7 @@
 //! What can go wrong while a model is loaded.
 
+use std::fmt::Display;
+
 use sluice_core::dma::{RING_GAP, TemplateError};
 use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::InsertError;
@@ -154,6 +156,16 @@ pub enum LoadError {
     /// No handle.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+}
+
+/// The first `most` of `all`, and how many more there are: an error keeps all, its text has an end.
+pub(super) fn first_of<T: Display>(all: &[T], most: usize, separator: &str) -> String {
+    let mut texts: Vec<_> = all.iter().take(most).map(T::to_string).collect();
+    let more = all.len() - texts.len();
+    if more > 0 {
+        texts.push(format!("and {more} more"));
+    }
+    texts.join(separator)
 }
 
 /// Which exec ring has room for a batch of `pairs`, if one has.

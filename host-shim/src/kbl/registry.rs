@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use sluice_core::exec::{NrtStatus, Ticket};
 
+use super::error::first_of;
 use crate::device::process::{Forked, Process};
 use crate::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, yield_now};
 
@@ -161,16 +162,10 @@ pub enum RegistryError {
 
 /// Tickets in parentheses, the first few of them; nothing if there are none.
 fn listed(tickets: &[Ticket]) -> String {
-    const MOST: usize = 8;
-    if tickets.is_empty() {
-        return String::new();
+    match tickets {
+        [] => String::new(),
+        _ => format!(" (tickets {})", first_of(tickets, 8, ", ")),
     }
-    let first: Vec<_> = tickets.iter().take(MOST).map(Ticket::to_string).collect();
-    let more = match tickets.len().saturating_sub(MOST) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!(" (tickets {}{more})", first.join(", "))
 }
 
 impl RegistryError {
