@@ -6,6 +6,7 @@ use sluice_core::dma::{RING_GAP, TemplateError};
 use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::InsertError;
 use sluice_core::mem::Fault;
+use sluice_core::mmio::TpbId;
 
 use super::batch::MAX_BATCH_PAIRS;
 use super::collective::CollectiveError;
@@ -50,7 +51,8 @@ pub enum LoadError {
     },
     /// The model asks for more TPBs than the unit has.
     #[error(
-        "model has {subgraphs} subgraphs and asks for {cores} cores of {tpbs_per_core} TPBs, the unit has {have} TPBs"
+        "model has {subgraphs} subgraphs and asks for {cores} cores of {tpbs_per_core} TPBs{}, the unit has {have} TPBs",
+        from_there(*first_tpb)
     )]
     NotEnoughCores {
         /// Subgraphs, one per TPB.
@@ -59,6 +61,8 @@ pub enum LoadError {
         cores: u32,
         /// TPBs of each.
         tpbs_per_core: u32,
+        /// Where the first subgraph is to run.
+        first_tpb: TpbId,
         /// TPBs of the unit.
         have: usize,
     },
@@ -156,6 +160,14 @@ pub enum LoadError {
     /// No handle.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+}
+
+/// Where a model is to begin, unless that is where the unit does.
+fn from_there(first_tpb: TpbId) -> String {
+    match first_tpb {
+        TpbId::FIRST => String::new(),
+        _ => format!(" from TPB {first_tpb} on"),
+    }
 }
 
 /// The first `most` of `all`, and how many more there are: an error keeps all, its text has an end.

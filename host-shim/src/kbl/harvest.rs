@@ -71,7 +71,8 @@ impl<D: Device> Line<D> {
         if entry.given_up || elapsed < job.model.timeout() {
             return Ok(());
         }
-        for (tpb, part) in self.tpbs.iter_mut().zip(&entry.parts).filter(|(_, part)| part.is_running()) {
+        let parts = self.tpbs.iter_mut().skip(entry.first).zip(&entry.parts);
+        for (tpb, part) in parts.filter(|(_, part)| part.is_running()) {
             if let Some(ordinal) = part.ordinal {
                 tpb.give_up(device, ordinal)?;
             }
@@ -84,11 +85,11 @@ impl<D: Device> Line<D> {
     fn rearm_halted(&mut self) {
         for (place, tpb) in self.tpbs.iter_mut().enumerate() {
             let Some(halt) = tpb.halted.filter(|_| !tpb.is_in_doubt()) else { continue };
-            let parts = || self.entries.iter().filter_map(|entry| entry.parts.get(place));
+            let parts = || self.entries.iter().filter_map(|entry| entry.part(place));
             if parts().any(Part::is_running) {
                 continue;
             }
-            for part in self.entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
+            for part in self.entries.iter_mut().filter_map(|entry| entry.part_mut(place)) {
                 if !part.ended {
                     part.lost.get_or_insert(halt);
                 }
@@ -110,7 +111,7 @@ impl<D: Device> Line<D> {
         if !ended || entry.outcome.get().is_some() {
             return;
         }
-        let tpbs = entry.parts.iter_mut().zip(&self.tpbs).map(|(part, tpb)| TpbOutcome {
+        let tpbs = self.tpbs.iter().skip(entry.first).zip(&mut entry.parts).map(|(tpb, part)| TpbOutcome {
             tpb: tpb.id(),
             ordinal: part.ordinal,
             engines: part.engines,
@@ -145,7 +146,7 @@ impl<D: Device> Line<D> {
         let mut pending = Pending { behind, started: false, engine: None, overflow: false, stuck };
         let Some(entry) = self.index(ticket).map(|index| &self.entries[index]) else { return Ok(pending) };
         pending.started = entry.state == State::Started;
-        for (tpb, part) in self.tpbs.iter_mut().zip(&entry.parts) {
+        for (tpb, part) in self.tpbs.iter_mut().skip(entry.first).zip(&entry.parts) {
             if let Some(ordinal) = part.ordinal {
                 pending.overflow |= tpb.has_lost(ordinal)?;
             }
@@ -185,7 +186,7 @@ fn harvest_tpb<D: Device>(
 
 /// Tells the executions that run on the TPB at `place` that they are lost. The device may still be at work on them.
 fn lose(halt: Halt, place: usize, entries: &mut VecDeque<Entry>) {
-    let parts = entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place));
+    let parts = entries.iter_mut().filter_map(|entry| entry.part_mut(place));
     for part in parts.filter(|part| part.is_running() && part.lost.is_none()) {
         part.lost = Some(halt);
         part.fail(ExecFault::Halted(halt));
@@ -201,7 +202,7 @@ fn resolve<D: Device>(
 ) -> Result<(), Fault> {
     let ordinal = tpb.resolve(device)?;
     let started = entries.iter_mut().filter(|entry| entry.state == State::Started);
-    let mut parts = started.filter_map(|entry| entry.parts.get_mut(place));
+    let mut parts = started.filter_map(|entry| entry.part_mut(place));
     if let Some(part) = parts.find(|part| part.ordinal.is_none() && !part.ended) {
         part.ordinal = ordinal;
         part.ended = ordinal.is_none();
@@ -320,7 +321,7 @@ fn stray<M: CopyMemory>(tpb: &mut Tpb<M>, fault: &ExecFault) {
 fn halt<M: CopyMemory>(tpb: &mut Tpb<M>, class: ErrorClass, place: usize, entries: &mut VecDeque<Entry>) {
     let halt = Halt::Sequencer { class };
     tpb.halted = Some(halt);
-    for part in entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
+    for part in entries.iter_mut().filter_map(|entry| entry.part_mut(place)) {
         if part.is_running() {
             part.ended = true;
             part.lost = Some(halt);
@@ -338,7 +339,7 @@ fn end_finished<M: CopyMemory>(
     place: usize,
     entries: &mut VecDeque<Entry>,
 ) -> Result<(), Fault> {
-    for part in entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place)) {
+    for part in entries.iter_mut().filter_map(|entry| entry.part_mut(place)) {
         let Some(ordinal) = part.ordinal.filter(|_| !part.ended) else { continue };
         // Executions in flight are few, so half the range tells before from after.
         let is_counted = done.wrapping_sub(ordinal) as i32 > 0;
@@ -399,13 +400,13 @@ fn received(result: Result<usize, ReceiveError>) -> Result<usize, Fault> {
 
 /// The execution with this ordinal on the TPB at `place`.
 fn part_of(entries: &mut VecDeque<Entry>, place: usize, ordinal: u32) -> Option<&mut Part> {
-    let mut parts = entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place));
+    let mut parts = entries.iter_mut().filter_map(|entry| entry.part_mut(place));
     parts.find(|part| part.ordinal == Some(ordinal) && !part.ended)
 }
 
 /// The execution that ran on the TPB at `place` at that time: the first that has not ended by then.
 fn running_at(entries: &mut VecDeque<Entry>, place: usize, time_cycles: u64) -> Option<&mut Part> {
-    let mut parts = entries.iter_mut().filter_map(|entry| entry.parts.get_mut(place));
+    let mut parts = entries.iter_mut().filter_map(|entry| entry.part_mut(place));
     parts.find(|part| {
         let ends = part.engines.iter().map(|times| times.end_cycles);
         let all_before = |end: Option<u64>| end.is_some_and(|end| end < time_cycles);

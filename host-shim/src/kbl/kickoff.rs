@@ -19,8 +19,18 @@ use crate::neff::Tables;
 #[derive(Debug)]
 pub(super) struct Posted {
     model: ModelHandle,
+    /// Place of its first TPB.
+    first: usize,
+    /// One per TPB.
     tables: Vec<Tables>,
     flags: RequestFlags,
+}
+
+impl Posted {
+    /// Whether it went to all of `count` TPBs from the one at place `first` on. What others ran last is not known.
+    fn reached(&self, first: usize, count: usize) -> bool {
+        self.first <= first && first + count <= self.first + self.tables.len()
+    }
 }
 
 impl Part {
@@ -44,7 +54,8 @@ impl<D: Device> Line<D> {
         });
         kicked_off.map_err(|half_done| (TpbId::FIRST, ExecFault::HalfDone(half_done)))?;
         let Some(index) = self.index(ticket) else { return Ok(()) };
-        let parts = self.tpbs.iter().zip(&self.entries[index].parts);
+        let entry = &self.entries[index];
+        let parts = self.tpbs.iter().skip(entry.first).zip(&entry.parts);
         for (tpb, part) in parts.filter(|(_, part)| part.ordinal.is_none()) {
             if let Some(fault) = part.faults.first() {
                 return Err((tpb.id(), *fault));
@@ -73,7 +84,7 @@ impl<D: Device> Line<D> {
         // A stop record is not refused.
         let closed = (self.stopped && entry.job.is_some()).then_some(ExecFault::Closed);
         let mut refused = false;
-        for (tpb, part) in self.tpbs.iter().zip(&mut entry.parts) {
+        for (tpb, part) in self.tpbs.iter().skip(entry.first).zip(&mut entry.parts) {
             let fault = closed.or(part.lost.or(tpb.halted).map(ExecFault::Halted));
             part.faults.extend(fault);
             refused |= fault.is_some();
@@ -84,21 +95,22 @@ impl<D: Device> Line<D> {
         if let Err(fault) = self.write_requests(device, ticket, index) {
             return self.not_started(device, index, 0, fault);
         }
-        let parts = self.tpbs.iter_mut().zip(&mut self.entries[index].parts);
-        for (place, (tpb, part)) in parts.enumerate() {
+        let entry = &mut self.entries[index];
+        let parts = self.tpbs.iter_mut().skip(entry.first).zip(&mut entry.parts);
+        for (number, (tpb, part)) in parts.enumerate() {
             if let Err(NotRung { fault, is_certain }) = part.start(tpb, device) {
                 let fault = ExecFault::NotStarted { fault };
                 if is_certain {
-                    return self.not_started(device, index, place, fault);
+                    return self.not_started(device, index, number, fault);
                 }
                 // On this one it may run; the next harvest that reaches the device finds out.
                 part.fail(fault);
-                return self.not_started(device, index, place + 1, fault);
+                return self.not_started(device, index, number + 1, fault);
             }
         }
     }
 
-    /// Ends an execution on its TPBs from `first` on, where it was not started because of `fault`.
+    /// Ends an execution on its TPBs from number `first` on, where it was not started because of `fault`.
     fn not_started(&mut self, device: &D, index: usize, first: usize, fault: ExecFault) {
         // Which model a TPB ran last is not known any more: the next request reloads everything.
         self.posted = None;
@@ -108,7 +120,7 @@ impl<D: Device> Line<D> {
         self.give_up(device, index, first);
     }
 
-    /// Ends an execution on its TPBs from `first` on, where it was not started.
+    /// Ends an execution on its TPBs from number `first` on, where it was not started.
     fn give_up(&mut self, device: &D, index: usize, first: usize) {
         self.withdraw(device, index, first);
         self.settle(index);
@@ -125,9 +137,9 @@ impl<D: Device> Line<D> {
 
     fn write_requests(&mut self, device: &D, ticket: Ticket, index: usize) -> Result<(), ExecFault> {
         let Some(Job { handle, model, increment, .. }) = &self.entries[index].job else { return Ok(()) };
-        let images = model.images();
+        let (first, images) = (model.first_place(), model.images());
         let tables = || images.iter().map(|(_, image)| image.tables().clone()).collect::<Vec<_>>();
-        let flags = match &self.posted {
+        let flags = match self.posted.as_ref().filter(|posted| posted.reached(first, images.len())) {
             None => {
                 RequestFlags { do_model_switch: true, reload_seq_config: true, load_act_dve_tables: true }
             }
@@ -139,14 +151,14 @@ impl<D: Device> Line<D> {
                 RequestFlags { do_model_switch, reload_seq_config: !same, load_act_dve_tables }
             }
         };
-        for (tpb, (_, image)) in self.tpbs.iter().zip(images) {
+        for (tpb, (_, image)) in self.tpbs.iter().skip(first).zip(images) {
             let request = ExecRequest::new(image.entries(), flags);
             let written = device.write(tpb.slot(ticket), &batch::slot_bytes(&request, *increment, ticket.0));
             written.map_err(|fault| ExecFault::NoRequest { fault })?;
         }
         match &mut self.posted {
             Some(posted) if posted.model == *handle => posted.flags = flags,
-            posted => *posted = Some(Posted { model: *handle, tables: tables(), flags }),
+            posted => *posted = Some(Posted { model: *handle, first, tables: tables(), flags }),
         }
         Ok(())
     }

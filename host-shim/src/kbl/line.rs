@@ -125,7 +125,9 @@ impl Part {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) state: State,
-    /// One per program, on the first TPBs of the unit.
+    /// Place of the first TPB that it runs on, among those of the unit.
+    pub(super) first: usize,
+    /// One per program, on the TPBs from there on.
     pub(super) parts: Vec<Part>,
     pub(super) outcome: OutcomeCell,
     /// When it was first seen with nothing before it that has not ended.
@@ -138,7 +140,18 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn new(state: State, parts: Vec<Part>, job: Option<Job>) -> Self {
-        Self { state, parts, outcome: OutcomeCell::default(), first_since: None, given_up: false, job }
+        let first = job.as_ref().map_or(0, |job| job.model.first_place());
+        Self { state, first, parts, outcome: OutcomeCell::default(), first_since: None, given_up: false, job }
+    }
+
+    /// Its part on the TPB at `place`, if it runs there.
+    pub(super) fn part(&self, place: usize) -> Option<&Part> {
+        self.parts.get(place.wrapping_sub(self.first))
+    }
+
+    /// The same, to change it.
+    pub(super) fn part_mut(&mut self, place: usize) -> Option<&mut Part> {
+        self.parts.get_mut(place.wrapping_sub(self.first))
     }
 }
 
@@ -259,18 +272,19 @@ impl<D: Device> Line<D> {
         }
     }
 
-    /// Takes the pairs of an entry, which will not start on its TPBs from `first` on, out of their exec rings. With others
+    /// Takes the pairs of an entry, which will not start on its TPBs from number `first` on, out of their exec rings. With others
     /// behind them they are overwritten by pairs that move nothing.
     pub(super) fn withdraw(&mut self, device: &D, index: usize, first: usize) {
-        for place in first..self.entries[index].parts.len() {
-            let part = &mut self.entries[index].parts[place];
+        let begin = self.entries[index].first;
+        for number in first..self.entries[index].parts.len() {
+            let (place, part) = (begin + number, &mut self.entries[index].parts[number]);
             part.ended = true;
             if part.lost.is_some() {
                 continue;
             }
-            let mut behind = self.entries.range(index + 1..).filter_map(|entry| entry.parts.get(place));
+            let mut behind = self.entries.range(index + 1..).filter_map(|entry| entry.part(place));
             if behind.any(Part::is_queued) {
-                self.pad(device, index, place);
+                self.pad(device, index, number);
             } else {
                 self.trim(place);
             }
@@ -280,14 +294,15 @@ impl<D: Device> Line<D> {
     /// Frees the slots behind the last pairs on the TPB at `place` that are to be run. The device has consumed nothing of
     /// them: it stops behind the last execution that was kicked off.
     pub(super) fn trim(&mut self, place: usize) {
-        let mut parts = self.entries.iter().rev().filter_map(|entry| entry.parts.get(place));
+        let mut parts = self.entries.iter().rev().filter_map(|entry| entry.part(place));
         let last = parts.find(|part| part.is_queued());
         self.tpbs[place].roll_back(last.map(|part| &part.after));
     }
 
-    /// Overwrites the pairs of an entry on the TPB at `place` by pairs that move nothing.
-    fn pad(&mut self, device: &D, index: usize, place: usize) {
-        let (tpb, part) = (&mut self.tpbs[place], &self.entries[index].parts[place]);
+    /// Overwrites the pairs of an entry on one of its TPBs by pairs that move nothing.
+    fn pad(&mut self, device: &D, index: usize, number: usize) {
+        let entry = &self.entries[index];
+        let (tpb, part) = (&mut self.tpbs[entry.first + number], &entry.parts[number]);
         let padding = Pair::padding(AddrWord::from(tpb.one()));
         let rings = [tpb.exec(Half::Tx), tpb.exec(Half::Rx)];
         if let Err(fault) = batch::place_all(device, rings, &part.slots, std::iter::repeat(padding)) {
@@ -313,7 +328,7 @@ impl<D: Device> Line<D> {
         self.stopped = true;
         for place in 0..self.tpbs.len() {
             let jobs = self.entries.iter_mut().filter(|entry| entry.job.is_some());
-            let parts = jobs.filter_map(|entry| entry.parts.get_mut(place));
+            let parts = jobs.filter_map(|entry| entry.part_mut(place));
             // The first may be about to begin. Should the next have begun meanwhile, it keeps its memory until it has ended.
             for part in parts.filter(|part| part.is_running()).skip(1) {
                 if !part.is_over() && part.engines.iter().all(|times| times.start_cycles.is_none()) {

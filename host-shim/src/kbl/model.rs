@@ -25,6 +25,8 @@ use crate::sync::{Mutex, MutexGuard};
 /// How a model is loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
+    /// The TPB that runs the first subgraph. The others run on those behind it, in their order.
+    pub first_tpb: TpbId,
     /// Longest that an execution of the model may take; more than nothing. Runtimes give it in whole seconds.
     pub timeout: Duration,
     /// Rings kept per queue although no execution uses them, each for other tensors; any number, and 0 for none.
@@ -35,7 +37,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(30), ring_cache: 8, build_cache: 8 }
+        Self { first_tpb: TpbId::FIRST, timeout: Duration::from_secs(30), ring_cache: 8, build_cache: 8 }
     }
 }
 
@@ -158,7 +160,7 @@ fn in_parallel<'a, T: Send>(
 }
 
 impl Model {
-    /// Loads every program of `neff`, the first on the first of `tpbs`, and so on. On failure nothing stays on the device.
+    /// Loads every program of `neff` onto one of `tpbs`, those of the unit. On failure nothing stays on the device.
     pub(super) fn load<D: Device>(
         neff: &Neff,
         tpbs: &[(TpbId, TpbRegisters)],
@@ -169,8 +171,11 @@ impl Model {
     ) -> Result<Self, LoadError> {
         let (subgraphs, have) = (neff.programs.len(), tpbs.len());
         let (cores, tpbs_per_core) = (neff.header.cores_requested, neff.header.virtual_core_size);
-        if (subgraphs as u64).max(u64::from(cores) * u64::from(tpbs_per_core)) > have as u64 {
-            return Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, have });
+        let need = (subgraphs as u64).max(u64::from(cores) * u64::from(tpbs_per_core));
+        let first_tpb = options.first_tpb;
+        let tpbs = tpbs.get(first_tpb.get() as usize..).unwrap_or_default();
+        if need > tpbs.len() as u64 {
+            return Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, first_tpb, have });
         }
         let shared = place::shared_scratchpad(&neff.programs, heap)?;
         let image_options = ImageOptions { device_target: device.target(), ring_cache: options.ring_cache };
@@ -213,6 +218,11 @@ impl Model {
     /// Longest that an execution may take.
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Place of its first TPB among those of the unit.
+    pub(super) fn first_place(&self) -> usize {
+        self.images.first().map_or(0, |(tpb, _)| tpb.get() as usize)
     }
 
     /// The TPBs it runs on.

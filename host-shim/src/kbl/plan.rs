@@ -189,7 +189,8 @@ fn registers(neff: &Neff) -> Result<Vec<(TpbId, TpbRegisters)>, LoadError> {
     let subgraphs = neff.programs.len();
     let Header { cores_requested: cores, virtual_core_size: tpbs_per_core, .. } = neff.header;
     let have = TpbId::COUNT as usize;
-    let too_many = LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, have };
+    let too_many =
+        LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, first_tpb: TpbId::FIRST, have };
     let Ok(map) = RegisterMap::new(DevAddr(1 << 57), subgraphs as u32) else { return Err(too_many) };
     let registers = (0..subgraphs as u32).map(|tpb| {
         let tpb = TpbId::new(tpb)?;

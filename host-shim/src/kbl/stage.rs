@@ -3,6 +3,7 @@
 //! Slots are reserved on copies of the cursors, then pairs are written and committed; a failure in between leaves no trace.
 //! The request record is not written yet: only when its execution starts it is known which model ran before.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sluice_core::dma::RingError;
@@ -150,13 +151,14 @@ impl<D: Device> Line<D> {
         if self.entries.len() >= self.depth {
             return Err(full(self.entries.len()));
         }
-        let mut reserved = self.reserve(built);
+        let first = model.first_place();
+        let mut reserved = self.reserve(built, first);
         if let Err(StageError::Ring { error: RingError::Full { .. }, .. } | StageError::Halted { .. }) =
             reserved
         {
             // Nobody else may be left to see to it that what is in the way ends, or that a TPB is set up anew.
             self.harvest(device)?;
-            reserved = self.reserve(built);
+            reserved = self.reserve(built, first);
         }
         let reserved = reserved?;
         let ticket = self.tickets.tail();
@@ -165,7 +167,7 @@ impl<D: Device> Line<D> {
         let committed = self.change(|line| {
             line.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
             line.commit(device, ticket, &model, built, &reserved).map_err(|fault| {
-                line.undo(ticket, reserved.len());
+                line.undo(ticket, first..first + reserved.len());
                 DeviceError::from(fault).into()
             })
         });
@@ -186,10 +188,10 @@ impl<D: Device> Line<D> {
         Ok((ticket, outcome))
     }
 
-    /// Slots for `built` on every TPB of its model. Nothing changes.
-    fn reserve(&mut self, built: &Built) -> Result<Vec<Part>, StageError> {
+    /// Slots for `built` on every TPB of its model, of which the first is at place `first`. Nothing changes.
+    fn reserve(&mut self, built: &Built, first: usize) -> Result<Vec<Part>, StageError> {
         let mut reserved = Vec::with_capacity(built.data.tpbs.len());
-        for (tpb, build) in self.tpbs.iter_mut().zip(&built.data.tpbs) {
+        for (tpb, build) in self.tpbs.iter_mut().skip(first).zip(&built.data.tpbs) {
             if tpb.halted.is_none() {
                 tpb.refresh().map_err(DeviceError::from)?;
             }
@@ -204,9 +206,9 @@ impl<D: Device> Line<D> {
         Ok(reserved)
     }
 
-    /// Takes back what was partly committed on the first `tpbs` TPBs under `ticket`, which is the last one.
-    fn undo(&mut self, ticket: Ticket, tpbs: usize) {
-        (0..tpbs).for_each(|place| self.trim(place));
+    /// Takes back what was partly committed on the TPBs at `places` under `ticket`, which is the last one.
+    fn undo(&mut self, ticket: Ticket, places: Range<usize>) {
+        places.for_each(|place| self.trim(place));
         let _ = self.tickets.revoke(ticket);
     }
 
@@ -219,7 +221,8 @@ impl<D: Device> Line<D> {
         reserved: &[Part],
     ) -> Result<(), Fault> {
         let builds = model.images().iter().zip(&built.data.tpbs);
-        for ((tpb, part), ((_, image), build)) in self.tpbs.iter().zip(reserved).zip(builds) {
+        let first = model.first_place();
+        for ((tpb, part), ((_, image), build)) in self.tpbs.iter().skip(first).zip(reserved).zip(builds) {
             let prologue = Prologue {
                 registers: tpb.registers(),
                 slot: tpb.slot(ticket),
@@ -230,7 +233,7 @@ impl<D: Device> Line<D> {
             let pairs = build.swaps().chain(prologue);
             batch::place_all(device, [tpb.exec(Half::Tx), tpb.exec(Half::Rx)], &part.slots, pairs)?;
         }
-        for (tpb, part) in self.tpbs.iter_mut().zip(reserved) {
+        for (tpb, part) in self.tpbs.iter_mut().skip(first).zip(reserved) {
             tpb.commit(&part.after)?;
         }
         Ok(())
@@ -267,7 +270,7 @@ impl<D: Device> Line<D> {
                 .and_then(|()| tpb.commit(&part.after));
         }
         if let Err(fault) = written {
-            self.undo(ticket, reserved.len());
+            self.undo(ticket, 0..reserved.len());
             return Err(fault.into());
         }
         self.entries.push_back(Entry::new(State::Ready, reserved, None));

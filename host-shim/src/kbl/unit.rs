@@ -102,7 +102,7 @@ impl<D: Device> Unit<D> {
         &self.shared.phases
     }
 
-    /// Loads a model onto the first TPBs, one per subgraph.
+    /// Loads a model, each subgraph onto a TPB of its own.
     ///
     /// # Errors
     /// See [`LoadError`]; nothing stays on the device then.

@@ -271,6 +271,38 @@ fn a_stop_lets_everything_queued_before_it_run() {
     bench.run(&bench.unit.build(model, &inputs, &outputs).unwrap());
 }
 
+#[test]
+fn models_run_where_they_were_loaded_also_where_they_share_a_tpb() {
+    let config = SimConfig { tpbs: 4, ..SimConfig::default() };
+    let bench = Bench::on(Arc::new(SimDevice::start(config).unwrap()), UnitOptions::default());
+    let models = [2, 1, 0].map(|first| {
+        let options = LoadOptions { first_tpb: TpbId::new(first).unwrap(), ..LoadOptions::default() };
+        let model = bench.unit.load(&builtin("gather"), &options).unwrap();
+        let (inputs, outputs) =
+            (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));
+        (first, bench.unit.build(model, &inputs, &outputs).unwrap(), inputs, outputs)
+    });
+    for execution in 0..20 {
+        let running = models.each_ref().map(|(first, built, inputs, _)| {
+            let seed = 8 * execution + 2 * u64::from(*first);
+            let filled = [("a", seed), ("b", seed + 1)].map(|(name, seed)| bench.fill(inputs, name, seed));
+            (filled, bench.unit.stage(built).unwrap().kickoff().unwrap())
+        });
+        for ((first, built, _, outputs), ([a, b], running)) in models.iter().zip(running) {
+            let outcome = running.wait().unwrap();
+            let tpbs: Vec<_> = outcome.tpbs.iter().map(|tpb| tpb.tpb.get()).collect();
+            assert_eq!(tpbs, [*first, first + 1]);
+            check_gather(&bench, outputs, &a, &b);
+            // Registers of a shared TPB are those of whatever ran there last.
+            if *first == 0 {
+                for slot in bench.unit.patched_slots(built).unwrap().iter().filter(|slot| slot.bytes == 8) {
+                    assert_eq!(slot.read_back(&*bench.device).unwrap(), slot.expected, "{}", slot.what);
+                }
+            }
+        }
+    }
+}
+
 /// An execution of its model takes half a second, on an engine that the device can't interpret.
 fn slow(bench: &Bench) -> Built {
     let mut neff = copying(0);

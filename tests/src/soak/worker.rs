@@ -204,7 +204,8 @@ impl<'a> Worker<'a> {
     fn load(&mut self, index: usize) -> anyhow::Result<()> {
         let Recipe { neff, timeout, .. } = &self.soak.recipes[index];
         // Small caches, so that rings and builds are evicted while others use them.
-        let options = LoadOptions { timeout: *timeout, ring_cache: 2, build_cache: 2 };
+        let options =
+            LoadOptions { timeout: *timeout, ring_cache: 2, build_cache: 2, ..LoadOptions::default() };
         let model = self.soak.unit.load(neff, &options)?;
         self.totals.loads += 1;
         let mut slot = lock(&self.soak.loaded[index]);

@@ -82,7 +82,10 @@ fn tpbs_of(neff: &Neff) -> Result<u32, LoadError> {
     let (cores, tpbs_per_core) = (neff.header.cores_requested, neff.header.virtual_core_size);
     match (subgraphs as u64).max(u64::from(cores) * u64::from(tpbs_per_core)) {
         tpbs if tpbs <= have as u64 => Ok(tpbs as u32),
-        _ => Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, have }),
+        _ => {
+            let first_tpb = TpbId::FIRST;
+            Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, first_tpb, have })
+        }
     }
 }
 

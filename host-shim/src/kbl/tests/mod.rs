@@ -9,6 +9,7 @@ mod kickoff;
 mod leaks;
 mod load;
 mod meddling;
+mod placement;
 mod rearm;
 mod rebuild;
 mod removal;
