@@ -32,6 +32,8 @@ pub(crate) struct Args {
 
 /// Every figure with the greatest ratio that it is to have; `None` where it is only reported.
 const FIGURES: &[(&str, Option<f64>)] = &[
+    ("append_32b", Some(1.3)),
+    ("switch_uncontended", Some(2.5)),
     ("name_lookup_64", Some(1.35)),
     ("name_lookup_512", Some(1.35)),
     ("bind_hit", Some(0.05)),

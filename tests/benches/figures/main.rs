@@ -10,6 +10,7 @@
 //!
 //! | module | figures |
 //! |---|---|
+//! | `engine` | `append_32b`, `switch_uncontended` |
 //! | `names` | `name_lookup_64`, `name_lookup_512` |
 //! | `bind` | `bind_hit`, `bind_miss` |
 //! | `submit` | `submit_empty`, `submit_empty_cold` |
@@ -18,6 +19,7 @@
 mod bind;
 mod chained;
 mod cores;
+mod engine;
 mod machine;
 mod names;
 mod pingpong;
@@ -54,6 +56,8 @@ impl fmt::Display for Figure {
 type Bench = (&'static [&'static str], fn(Effort, &Cores) -> anyhow::Result<Vec<Figure>>);
 
 const BENCHES: &[Bench] = &[
+    (&["append_32b"], engine::append),
+    (&["switch_uncontended"], engine::switch),
     (&["name_lookup_64"], names::lookup::<64>),
     (&["name_lookup_512"], names::lookup::<512>),
     (&["bind_hit"], bind::hit),
