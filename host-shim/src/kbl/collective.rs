@@ -19,7 +19,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::{self, ThreadId};
 
 use sluice_core::exec::{NrtStatus, Ticket};
 use sluice_core::mmio::TpbId;
@@ -59,7 +60,7 @@ pub trait Collectives: fmt::Debug + Send + Sync {
 /// The collective side of one loaded model.
 pub trait Context: fmt::Debug + Send + Sync {
     /// Makes ready what only an execution needs. Called before the first execution is staged, and again before each later
-    /// one until it has succeeded. May block; other executions of the model wait for it.
+    /// one until it has succeeded. May block; other executions of the model wait for it, so that staging one from here panics.
     ///
     /// # Errors
     /// Nothing is staged then.
@@ -130,21 +131,55 @@ pub(super) fn not_locked() {
 pub(super) struct Held {
     pub(super) context: Box<dyn Context>,
     ready: Mutex<bool>,
+    /// The thread that is in `first_exec`.
+    preparing: Mutex<Option<ThreadId>>,
 }
 
 impl Held {
     pub(super) fn new(context: Box<dyn Context>) -> Self {
-        Self { context, ready: Mutex::new(false) }
+        Self { context, ready: Mutex::new(false), preparing: Mutex::new(None) }
     }
 
     /// Sees to it that `first_exec` has succeeded once.
+    ///
+    /// # Panics
+    /// In that hook, which would wait for itself.
     pub(super) fn prepare(&self) -> Result<(), CollectiveError> {
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = match self.ready.try_lock() {
+            Ok(ready) => ready,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let is_own = *self.preparing() == Some(thread::current().id());
+                assert!(!is_own, "a hook of the collectives stages an execution that waits for it");
+                self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
         if !*ready {
+            let _preparing = Preparing::of(self);
             self.context.first_exec()?;
             *ready = true;
         }
         Ok(())
+    }
+
+    fn preparing(&self) -> MutexGuard<'_, Option<ThreadId>> {
+        self.preparing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says which thread is in `first_exec`, until it is not, be it by a panic.
+struct Preparing<'a>(&'a Held);
+
+impl<'a> Preparing<'a> {
+    fn of(held: &'a Held) -> Self {
+        *held.preparing() = Some(thread::current().id());
+        Self(held)
+    }
+}
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        *self.0.preparing() = None;
     }
 }
 

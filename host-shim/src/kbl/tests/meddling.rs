@@ -158,6 +158,63 @@ fn hooks_that_are_called_while_nothing_is_locked_may_do_either() {
     }
 }
 
+/// Collectives whose first execution stages another one, once they have something to stage.
+#[derive(Clone, Debug, Default)]
+struct Impatient(Arc<Mutex<ToStage>>);
+
+type ToStage = Option<(Unit<MockDevice>, Built)>;
+
+impl Collectives for Impatient {
+    fn load(&self, _: &CollectiveModel) -> Result<Box<dyn Context>, CollectiveError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Context for Impatient {
+    fn first_exec(&self) -> Result<(), CollectiveError> {
+        let to_stage = self.0.lock().unwrap().take();
+        if let Some((unit, built)) = to_stage {
+            drop(unit.stage(&built).unwrap());
+        }
+        Ok(())
+    }
+
+    fn enqueue_proxy(&self, _: Ticket) -> Result<u32, CollectiveError> {
+        Ok(0)
+    }
+
+    fn withdraw_proxy(&self, _: Ticket) {}
+
+    fn semaphore_check(&self) -> Result<(), CollectiveError> {
+        Ok(())
+    }
+
+    fn free(&self) {}
+}
+
+#[test]
+fn a_hook_that_stages_what_waits_for_it_panics_instead() {
+    let impatient = Impatient::default();
+    let (device, unit) = open(impatient.clone());
+    let build = |neff: &Neff| {
+        let handle = unit.load(neff, &LoadOptions::default()).unwrap();
+        let (inputs, outputs) = tensors(&unit, handle);
+        unit.build(handle, &inputs, &outputs).unwrap()
+    };
+    let (built, other) = (build(&communicating()), build(&communicating()));
+    let staged = |built: &Built, from_hook: &Built| {
+        *impatient.0.lock().unwrap() = Some((unit.clone(), from_hook.clone()));
+        catch_unwind(AssertUnwindSafe(|| drop(unit.stage(built).unwrap())))
+    };
+    let message = *staged(&built, &built).unwrap_err().downcast::<&str>().unwrap();
+    assert_eq!(message, "a hook of the collectives stages an execution that waits for it");
+    // What does not wait for it is staged.
+    staged(&built, &other).unwrap();
+    let running = unit.stage(&built).unwrap().kickoff().unwrap();
+    run_both(&device, 0);
+    running.wait().unwrap();
+}
+
 #[test]
 fn the_last_handle_of_another_unit_may_go_in_a_hook() {
     let meddling = Meddling { hook: "enqueue_proxy", deed: Deed::Drop, staged: Arc::default() };
