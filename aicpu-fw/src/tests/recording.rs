@@ -301,6 +301,8 @@ fn a_lane_at_a_shut_gate_goes_on_when_it_opens() {
         assert!(bench.machine.host_wakes.get() > 0);
         assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (2, 0));
         assert!(session.lane_word(0, offset_of!(LaneStatus, parks)) > 0);
+        assert!(session.lane_word(0, offset_of!(LaneStatus, waited_fq_cycles)) > 0);
+        assert_eq!(session.lane_word(0, offset_of!(LaneStatus, waits_logged)), 1);
     });
 }
 

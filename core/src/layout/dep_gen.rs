@@ -5,7 +5,7 @@
 
 use super::describe::{header_words, wire_struct, wire_structs_per_arch};
 use super::region::{PoolSpec, RegionSpec, buffer_layout, header_offsets, pool_offsets};
-use super::{Arch, ArchId, BackpressureHeader, PoolKind, Region, Shape};
+use super::{Arch, ArchId, BackpressureHeader, PoolKind, PoolOffsets, Region, Shape};
 use bitflags::bitflags;
 use core::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -188,7 +188,10 @@ pub const fn region(shape: Shape) -> Region {
                 ArchId::A5 => header_offsets!(a5::DataHeader),
             },
             pool_bytes: size_of::<BufferState>(),
-            pool: pool_offsets!(BufferState, total: Some(offset_of!(BufferState, total_record_count))),
+            pool: PoolOffsets {
+                overflow_records: Some(offset_of!(BufferState, total_overflow_record_count)),
+                ..pool_offsets!(BufferState, total: Some(offset_of!(BufferState, total_record_count)))
+            },
             free_slots: FREE_SLOTS as u32,
             pools: &[PoolSpec {
                 kind: PoolKind::SOLE,

@@ -17,6 +17,8 @@
 //!      │ LaneStatus             │ device: per subsystem, per live lane
 //!      ├────────────────────────┤
 //!      │ PoolStatus             │ device: per subsystem, per pool
+//!      ├────────────────────────┤
+//!      │ WaitLog                │ device, its first line host: per subsystem, per live lane
 //!      └────────────────────────┘
 //! ```
 //!
@@ -29,13 +31,19 @@
 //! | `heartbeat_host` | host | lanes | release → acquire | that the host lives |
 //! | `release_epoch` | freeze | lanes | release → acquire, stored before the gates close | that a release took place, even if a gate was shut again since |
 //! | `host_detached` | host | lanes | release → acquire | 1: nobody serves this subsystem any more |
+//! | `control_seq` | host | lanes | release → acquire, stored last | `level`, `sample_every` and the window; the host changes them only when all lanes have seen the last change |
 //! | `answer` | lane 0 | host | release → acquire | `answer_layout_hash`: the device read the head and accepts or refuses it |
 //! | `heartbeat_device` | lane 0 | host | release → acquire | that the device lives |
 //! | `state` | lane | host | release → acquire | `parked_since_cycles` |
 //! | `flushed` | lane | host | release → acquire | 1: every buffer of this lane is published, its counters are final |
+//! | `waits_logged` | lane | host | release → acquire | the records of `WaitLog` up to it |
+//! | `control_seen` | lane | host | release → acquire | the lane records by the control words of this `control_seq` |
 //! | other words of `LaneStatus` | lane | host | relaxed; exact when parked or flushed | nothing |
 //! | `stash_ptr` | lane that owns the pool | host at re-attach | release → acquire, stored before the buffer leaves its old place | `stash_seq`: a full core buffer that waits for its last record |
 //! | other words of `PoolStatus` | lane that owns the pool | host | relaxed; exact when parked or flushed | nothing |
+//! | `taken` of `WaitLog` | host | lane | release → acquire | records up to it are read, their slots are free |
+//!
+//! A lane whose log is full goes on without logging: waits that began, less those logged, are the ones that went unlogged.
 
 use super::describe::{wire_enum, wire_struct};
 use super::{ArchId, Describe, Description, EnableMask, Lane, PoolKind, SUBSYSTEMS, Shape, SubsystemId};
@@ -44,7 +52,7 @@ use super::{HASH_SEED, contract, region};
 /// First word of a block that is ready: `SLX1`.
 pub const MAGIC: u32 = 0x534c_5831;
 /// Version of this block.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a line, the unit that has one writer.
 pub const LINE_BYTES: usize = 64;
 /// Kinds of pool that a buffer directory has room for.
@@ -96,8 +104,22 @@ wire_enum! {
     }
 }
 
+wire_enum! {
+    /// In what the window of [`Service`] is counted.
+    pub struct WindowUnit: u32 {
+        /// There is no window: everything is recorded.
+        NONE = 0, "none";
+        /// Executions of each TPB, by their ordinal.
+        EXECUTIONS = 1, "executions";
+        /// Ticks of the architecture's counter.
+        CYCLES = 2, "cycles";
+    }
+}
+
 /// Causes that [`PoolStatus::drops`] tells apart.
-pub const DROP_CAUSES: usize = 4;
+pub const DROP_CAUSES: usize = 5;
+/// Records that a [`WaitLog`] holds.
+pub const WAIT_RECORDS: usize = 64;
 
 wire_struct! {
     /// Run parameters. Written by the host before the device starts, `magic` last.
@@ -187,8 +209,20 @@ wire_struct! {
         0 => release_epoch: u32,
         /// 1: no host serves this subsystem.
         4 => host_detached: u32,
+        /// Counts changes of the words up to `window_stop`; 0 = never set, the region's own level holds.
+        8 => control_seq: u32,
+        /// How much to record, in the subsystem's own levels; 0 = nothing.
+        12 => level: u32,
+        /// Every how many candidates one is recorded; 0 and 1 = all.
+        16 => sample_every: u32,
+        /// In what the window is counted.
+        20 => window_unit: WindowUnit,
+        /// First unit that is recorded.
+        24 => window_start: u64,
+        /// First one that is recorded no more.
+        32 => window_stop: u64,
         /// Zero.
-        8 => pad: [u32; 14],
+        40 => pad: [u32; 6],
         /// By [`PoolKind`]; written before the device starts.
         64 => directory: [DirectoryEntry; DIRECTORY_KINDS],
     }
@@ -216,30 +250,72 @@ wire_struct! {
         32 => dropped_records: u32,
         /// Most entries ever seen in the ready ring.
         36 => ready_high_water: u32,
-        /// Zero.
-        40 => pad: [u32; 6],
+        /// Ticks spent waiting for room in the ready ring, waits that have ended.
+        40 => waited_rq_cycles: u64,
+        /// Ticks spent waiting for an empty buffer, waits that have ended.
+        48 => waited_fq_cycles: u64,
+        /// Counts records of the [`WaitLog`].
+        56 => waits_logged: u32,
+        /// The `control_seq` by which the lane records.
+        60 => control_seen: u32,
     }
 }
 
 wire_struct! {
     /// One pool's stash and counters, written by the lane that owns the pool.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct PoolStatus = "SluiceExtensionPoolStatus" [size 64, align 64] {
+    pub struct PoolStatus = "SluiceExtensionPoolStatus" [size 128, align 64] {
         /// A full core buffer that is not published yet, 0 = none.
         0 => stash_ptr: u64,
         /// Its sequence number.
         8 => stash_seq: u32,
-        /// Records lost because the host was gone, no buffer was to be had, a shared word was corrupt, a core did not
-        /// finish.
-        12 => drops: [u32; DROP_CAUSES],
-        /// Upper half of the pool's attempts, beside the 32-bit word of the wire contract.
-        28 => total_records_hi: u32,
-        /// Upper half of the pool's losses, beside the 32-bit word of the wire contract.
-        32 => dropped_records_hi: u32,
         /// Fewest buffers ever seen in the free queue.
-        36 => free_low_water: u32,
+        12 => free_low_water: u32,
+        /// The pool's attempts where the wire contract has no word for them.
+        16 => total_records_lo: u32,
+        /// Upper half of the pool's attempts.
+        20 => total_records_hi: u32,
+        /// Upper half of the pool's overflow records, beside the 32-bit word of the wire contract.
+        24 => overflow_records_hi: u32,
         /// Zero.
-        40 => pad: [u32; 6],
+        28 => pad0: u32,
+        /// Records lost because the host was gone, no buffer was to be had, a shared word was corrupt, a core did not
+        /// finish, what a core had left belonged to another task.
+        32 => drops: [u64; DROP_CAUSES],
+        /// Zero.
+        72 => pad: [u32; 14],
+    }
+}
+
+wire_struct! {
+    /// One wait of a lane, from its first fruitless look to its end.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct WaitRecord = "SluiceExtensionWaitRecord" [size 32, align 8] {
+        /// Counter when it began.
+        0 => begin_cycles: u64,
+        /// Counter when it had ended.
+        8 => end_cycles: u64,
+        /// At which gate.
+        16 => gate: LaneActivity,
+        /// What the lane did next: it ran, or took the host for gone.
+        20 => next: LaneActivity,
+        /// Kind of the pool whose buffer it was about.
+        24 => kind: PoolKind,
+        /// Which pool of its kind.
+        28 => instance: u32,
+    }
+}
+
+wire_struct! {
+    /// One lane's last waits in one subsystem.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct WaitLog = "SluiceExtensionWaitLog" [size 2112, align 64] {
+        /// Counts records that the host has read. Its line is the host's.
+        0 => taken: u32,
+        /// Zero.
+        4 => pad: [u32; 15],
+        /// The lane's, by `waits_logged` modulo their number.
+        64 => records: [WaitRecord; WAIT_RECORDS],
     }
 }
 
@@ -275,7 +351,7 @@ pub const fn directory(subsystem: SubsystemId, kind: PoolKind) -> Option<usize> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension {
     lanes: u32,
-    /// First pool line of each subsystem, then the end of the block.
+    /// First pool of each subsystem, then the first wait log.
     pools: [usize; SUBSYSTEMS + 1],
 }
 
@@ -297,7 +373,7 @@ impl Extension {
     /// Bytes of the block, a multiple of [`LINE_BYTES`].
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.pools[SUBSYSTEMS]
+        self.pools[SUBSYSTEMS] + SUBSYSTEMS * self.lanes as usize * size_of::<WaitLog>()
     }
 
     /// Offset of the [`LaneStatus`] of `lane` in `subsystem`; `None` when the lane is not live.
@@ -307,6 +383,16 @@ impl Extension {
             return None;
         }
         Some(LANES + (subsystem.index() * self.lanes as usize + lane.0 as usize) * size_of::<LaneStatus>())
+    }
+
+    /// Offset of the [`WaitLog`] of `lane` in `subsystem`; `None` when the lane is not live.
+    #[must_use]
+    pub const fn wait_log(&self, subsystem: SubsystemId, lane: Lane) -> Option<usize> {
+        if lane.0 >= self.lanes {
+            return None;
+        }
+        let number = subsystem.index() * self.lanes as usize + lane.0 as usize;
+        Some(self.pools[SUBSYSTEMS] + number * size_of::<WaitLog>())
     }
 
     /// Offset of the [`PoolStatus`] of pool `number` of `subsystem`, counted as
@@ -331,6 +417,8 @@ pub const STRUCTURES: &[Description] = &[
     Service::DESCRIPTION,
     LaneStatus::DESCRIPTION,
     PoolStatus::DESCRIPTION,
+    WaitRecord::DESCRIPTION,
+    WaitLog::DESCRIPTION,
 ];
 
 const fn fold_all(structures: &[Description], mut hash: u64) -> u64 {
@@ -377,8 +465,8 @@ mod tests {
     #[test]
     fn the_smallest_block_fits_a_small_board() {
         let block = Extension::new(Shape::new(ArchId::A2a3, 1, 1).unwrap());
-        // Five lanes' lines; ten swimlane pools (one per core twice, four lanes twice) and four others.
-        assert_eq!(block.bytes(), 1472 + (5 + 10 + 4) * 64);
+        // Five lanes' lines; ten swimlane pools (one per core twice, four lanes twice) and four others; five logs.
+        assert_eq!(block.bytes(), 1472 + 5 * 64 + (10 + 4) * 128 + 5 * 2112);
     }
 
     #[test]
@@ -387,21 +475,32 @@ mod tests {
     }
 
     proptest! {
-        /// Lines whose number the run decides are disjoint, gapless and inside the block.
+        /// Parts whose number the run decides are disjoint, gapless and inside the block.
         #[test]
         fn lines_have_one_owner(shape in crate::layout::tests::shape()) {
             let block = Extension::new(shape);
-            let mut lines = Vec::new();
+            let mut parts = Vec::new();
             for subsystem in SubsystemId::ALL {
-                lines.extend((0..shape.lanes()).map(|lane| block.lane(subsystem, Lane(lane)).unwrap()));
+                let lane = |lane| (block.lane(subsystem, Lane(lane)).unwrap(), size_of::<LaneStatus>());
+                parts.extend((0..shape.lanes()).map(lane));
                 prop_assert_eq!(block.lane(subsystem, Lane(shape.lanes())), None);
             }
             for subsystem in SubsystemId::ALL {
-                lines.extend((0..).map_while(|number| block.pool(subsystem, number)));
+                let pools = (0..).map_while(|number| block.pool(subsystem, number));
+                parts.extend(pools.map(|at| (at, size_of::<PoolStatus>())));
                 prop_assert_eq!(block.pool(subsystem, u32::MAX), None);
             }
-            let expected: Vec<_> = (LANES..block.bytes()).step_by(LINE_BYTES).collect();
-            prop_assert_eq!(lines, expected);
+            for subsystem in SubsystemId::ALL {
+                let log = |lane| (block.wait_log(subsystem, Lane(lane)).unwrap(), size_of::<WaitLog>());
+                parts.extend((0..shape.lanes()).map(log));
+                prop_assert_eq!(block.wait_log(subsystem, Lane(shape.lanes())), None);
+            }
+            let mut next = LANES;
+            for (at, bytes) in parts {
+                prop_assert_eq!((at, bytes % LINE_BYTES), (next, 0));
+                next += bytes;
+            }
+            prop_assert_eq!(next, block.bytes());
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::describe::{header_words, wire_enum, wire_struct, wire_structs_per_arch};
 use super::region::{PoolSpec, RegionSpec, buffer_layout, header_offsets, pool_offsets};
-use super::{Arch, ArchId, BackpressureHeader, PoolKind, Region, Shape};
+use super::{Arch, ArchId, BackpressureHeader, PoolKind, PoolOffsets, Region, Shape};
 use core::mem::offset_of;
 
 /// Slots of a free queue.
@@ -167,17 +167,20 @@ header_words! { DataHeader { num_cores, event_type } }
 #[must_use]
 pub const fn region(shape: Shape) -> Region {
     macro_rules! of {
-        ($arch:ident) => {
+        ($arch:ident, mismatch: $mismatch:expr) => {
             Region::new(
                 shape,
                 RegionSpec {
                     ready_entries: shape.arch().facts().pmu_ready_entries,
                     header: header_offsets!($arch::DataHeader),
                     pool_bytes: size_of::<$arch::BufferState>(),
-                    pool: pool_offsets!(
-                        $arch::BufferState,
-                        total: Some(offset_of!($arch::BufferState, total_record_count))
-                    ),
+                    pool: PoolOffsets {
+                        mismatch_records: $mismatch,
+                        ..pool_offsets!(
+                            $arch::BufferState,
+                            total: Some(offset_of!($arch::BufferState, total_record_count))
+                        )
+                    },
                     free_slots: FREE_SLOTS as u32,
                     pools: &[PoolSpec {
                         kind: PoolKind::SOLE,
@@ -191,7 +194,7 @@ pub const fn region(shape: Shape) -> Region {
         };
     }
     match shape.arch() {
-        ArchId::A2a3 => of!(a2a3),
-        ArchId::A5 => of!(a5),
+        ArchId::A2a3 => of!(a2a3, mismatch: None),
+        ArchId::A5 => of!(a5, mismatch: Some(offset_of!(a5::BufferState, mismatch_record_count))),
     }
 }

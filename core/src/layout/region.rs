@@ -221,6 +221,11 @@ pub struct PoolOffsets {
     pub total_records: Option<usize>,
     /// `u32`: records lost on the device.
     pub dropped_records: usize,
+    /// `u32`: slots that chains took beyond one per record; only DepGen has such a word.
+    pub overflow_records: Option<usize>,
+    /// `u32`: records lost because a core's staging slot held another task's; only PMU on a5 has such a word. They are not
+    /// among those of `dropped_records`.
+    pub mismatch_records: Option<usize>,
 }
 
 impl PoolOffsets {
@@ -231,6 +236,12 @@ impl PoolOffsets {
     }
 
     const fn at(&self, base: usize) -> Self {
+        const fn further(base: usize, offset: Option<usize>) -> Option<usize> {
+            match offset {
+                Some(offset) => Some(base + offset),
+                None => None,
+            }
+        }
         Self {
             base: base + self.base,
             free_ptrs: base + self.free_ptrs,
@@ -238,16 +249,15 @@ impl PoolOffsets {
             free_tail: base + self.free_tail,
             current_ptr: base + self.current_ptr,
             current_seq: base + self.current_seq,
-            total_records: match self.total_records {
-                Some(offset) => Some(base + offset),
-                None => None,
-            },
+            total_records: further(base, self.total_records),
             dropped_records: base + self.dropped_records,
+            overflow_records: further(base, self.overflow_records),
+            mismatch_records: further(base, self.mismatch_records),
         }
     }
 }
 
-/// [`PoolOffsets`] of a pool type relative to itself.
+/// [`PoolOffsets`] of a pool type relative to itself, without words that only one subsystem has.
 macro_rules! pool_offsets {
     ($pool:ty, total: $total:expr) => {
         $crate::layout::PoolOffsets {
@@ -259,6 +269,8 @@ macro_rules! pool_offsets {
             current_seq: core::mem::offset_of!($pool, current_buf_seq),
             total_records: $total,
             dropped_records: core::mem::offset_of!($pool, dropped_record_count),
+            overflow_records: None,
+            mismatch_records: None,
         }
     };
 }

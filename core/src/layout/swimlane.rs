@@ -369,6 +369,8 @@ pub const fn region(shape: Shape) -> Region {
                 current_seq: offset_of!(AicpuTaskPool, head.current_buf_seq),
                 total_records: Some(offset_of!(AicpuTaskPool, head.total_record_count)),
                 dropped_records: offset_of!(AicpuTaskPool, head.dropped_record_count),
+                overflow_records: None,
+                mismatch_records: None,
             },
             free_slots: FREE_SLOTS as u32,
             pools: &[

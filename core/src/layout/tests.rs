@@ -309,7 +309,8 @@ proptest! {
                 let pool = region.pool(array.kind, instance).unwrap();
                 words.push((pool.free_ptrs, 8 * region.free_slots() as usize));
                 words.extend([pool.free_head, pool.free_tail, pool.current_seq, pool.dropped_records].map(|at| (at, 4)));
-                words.extend(pool.total_records.map(|at| (at, 4)));
+                let further = [pool.total_records, pool.overflow_records, pool.mismatch_records];
+                words.extend(further.into_iter().flatten().map(|at| (at, 4)));
                 words.push((pool.current_ptr, 8));
                 numbers.insert(region.pool_number(array.kind, instance).unwrap());
             }

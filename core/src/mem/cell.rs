@@ -7,7 +7,7 @@
 //! | [`Raise`] | stores 1 if it reads 0 | stores 0 | release; the level is re-raised, so a lost store costs one look |
 //! | [`Consume`] | stores 0 | stores 1 | as above, from the host's side |
 //!
-//! [`LongOwn`] and [`LongPeer`] are 64-bit values in two such words, each published by itself. A reader reads high, low,
+//! [`OwnCount`] is a 64-bit count in two [`Own`] words that nothing publishes. [`LongOwn`] and [`LongPeer`] are 64-bit values in two such words, each published by itself. A reader reads high, low,
 //! high; what it reads while the value changes may be torn, but then it also sees all that was stored before the change.
 
 use super::{DevAddr, Fault, Memory, Word};
@@ -112,6 +112,26 @@ impl<W: Word> Consume<W> {
     /// Stores 0. A raise that races with it is repeated by the lane's next look.
     pub fn clear(&self) -> Result<(), Fault> {
         self.0.try_store(0)
+    }
+}
+
+/// A 64-bit count that only this side stores, without order: exact for a reader that knows it to stand still.
+#[derive(Clone, Debug)]
+pub struct OwnCount<W> {
+    low: Own<W>,
+    high: Own<W>,
+}
+
+impl<W: Word> OwnCount<W> {
+    /// The count whose low word lies at `at`.
+    pub fn at<M: Memory<Word = W>>(memory: &M, at: DevAddr) -> Result<Self, Fault> {
+        Ok(Self { low: Own::new(memory.word(at)?), high: Own::new(memory.word(at.offset(4))?) })
+    }
+
+    /// Stores both halves.
+    pub fn set(&self, value: u64) {
+        self.low.set(value as u32);
+        self.high.set((value >> 32) as u32);
     }
 }
 

@@ -83,9 +83,13 @@ impl Deadline {
 
     /// Whether the limit has passed; starts the clock on the first call.
     pub fn expired<C: Clock>(&mut self, clock: &C) -> bool {
-        let now = clock.now_cycles();
-        let started = *self.started_cycles.get_or_insert(now);
-        now.wrapping_sub(started) >= self.limit_cycles
+        self.expired_at(clock.now_cycles())
+    }
+
+    /// [`expired`](Deadline::expired) for a caller that has read the clock.
+    pub fn expired_at(&mut self, now_cycles: u64) -> bool {
+        let started = *self.started_cycles.get_or_insert(now_cycles);
+        now_cycles.wrapping_sub(started) >= self.limit_cycles
     }
 
     /// The same deadline, counted from `now_cycles`.

@@ -3,13 +3,16 @@
 use core::fmt;
 use core::mem::offset_of;
 
-use super::{CountWords, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem};
+use super::{
+    CountWords, DropCause, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem, WaitLog,
+};
 use crate::gate::{ExtensionGateAddrs, Gates};
 use crate::layout::extension::{
-    self, AnswerCode, Extension, Head, Heartbeat, LaneStatus, PoolStatus, Service,
+    self, AnswerCode, Extension, Head, Heartbeat, LaneStatus, PoolStatus, Service, WAIT_RECORDS,
+    WaitLog as LogLines,
 };
 use crate::layout::{self, ArchId, Instance, PoolKind, Region, Shape, SubsystemId};
-use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, Peer};
+use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Peer};
 
 /// Why a device could not attach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -167,8 +170,10 @@ impl Attachment {
         let words = match self.extension {
             None => None,
             Some((block, at)) => {
-                let line = block.lane(self.subsystem, lane).ok_or(AttachError::NoLane(lane))?;
-                Some(lane_words(memory, at.offset(line as u64))?)
+                let missing = AttachError::NoLane(lane);
+                let line = block.lane(self.subsystem, lane).ok_or(missing)?;
+                let log = block.wait_log(self.subsystem, lane).ok_or(missing)?;
+                Some(lane_words(memory, at.offset(line as u64), at.offset(log as u64))?)
             }
         };
         Ok(Lane::new(gates, ring, words, self.limit_cycles))
@@ -209,29 +214,43 @@ impl Attachment {
     }
 }
 
-fn lane_words<M: Memory>(memory: &M, line: DevAddr) -> Result<LaneWords<M::Word>, Fault> {
+fn lane_words<M: Memory>(memory: &M, line: DevAddr, log: DevAddr) -> Result<LaneWords<M>, Fault> {
     let word = |offset: usize| memory.word(line.offset(offset as u64)).map(Own::new);
-    let since = offset_of!(LaneStatus, parked_since_cycles);
+    let count = |offset: usize| OwnCount::at(memory, line.offset(offset as u64));
     Ok(LaneWords {
         state: word(offset_of!(LaneStatus, state))?,
         flushed: word(offset_of!(LaneStatus, flushed))?,
-        parked_since: [word(since)?, word(since + 4)?],
+        parked_since: count(offset_of!(LaneStatus, parked_since_cycles))?,
         waits_rq: word(offset_of!(LaneStatus, waits_rq))?,
         waits_fq: word(offset_of!(LaneStatus, waits_fq))?,
         parks: word(offset_of!(LaneStatus, parks))?,
         expiries: word(offset_of!(LaneStatus, expiries))?,
         dropped: word(offset_of!(LaneStatus, dropped_records))?,
         ready_high_water: word(offset_of!(LaneStatus, ready_high_water))?,
+        waited: [
+            count(offset_of!(LaneStatus, waited_rq_cycles))?,
+            count(offset_of!(LaneStatus, waited_fq_cycles))?,
+        ],
+        log: WaitLog::attach(
+            memory,
+            log.offset(offset_of!(LogLines, records) as u64),
+            WAIT_RECORDS as u32,
+            log.offset(offset_of!(LogLines, taken) as u64),
+            line.offset(offset_of!(LaneStatus, waits_logged) as u64),
+        )?,
     })
 }
 
 fn count_words<M: Memory>(memory: &M, line: DevAddr) -> Result<CountWords<M::Word>, Fault> {
     let word = |offset: usize| memory.word(line.offset(offset as u64)).map(Own::new);
-    let drops = offset_of!(PoolStatus, drops);
+    let lost = |cause: DropCause| {
+        OwnCount::at(memory, line.offset((offset_of!(PoolStatus, drops) + cause.index() * 8) as u64))
+    };
+    let [host_gone, no_buffer, corrupt, core_busy, mismatch] = DropCause::ALL;
     Ok(CountWords {
+        total_low: Some(word(offset_of!(PoolStatus, total_records_lo))?),
         total_high: word(offset_of!(PoolStatus, total_records_hi))?,
-        dropped_high: word(offset_of!(PoolStatus, dropped_records_hi))?,
-        by_cause: [word(drops)?, word(drops + 4)?, word(drops + 8)?, word(drops + 12)?],
+        by_cause: [lost(host_gone)?, lost(no_buffer)?, lost(corrupt)?, lost(core_busy)?, lost(mismatch)?],
         free_low_water: word(offset_of!(PoolStatus, free_low_water))?,
     })
 }

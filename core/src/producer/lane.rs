@@ -5,11 +5,11 @@ use core::fmt;
 use super::switch::Stage;
 use super::{
     Append, DropCause, FreeLook, HostSigns, Latch, Patience, Pool, Progress, ReadyRing, Records, RingLook,
-    Subsystem, Switch, SwitchEnd,
+    Subsystem, Switch, SwitchEnd, WaitLog,
 };
 use crate::gate::{Gate, Gates, WaitEnv};
-use crate::layout::extension::LaneActivity;
-use crate::mem::{Clock, Deadline, Memory, Own};
+use crate::layout::extension::{LaneActivity, WaitRecord};
+use crate::mem::{Clock, Deadline, Memory, Own, OwnCount};
 
 /// What a lane remembers between switches; plain data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -28,29 +28,34 @@ pub struct LaneState {
     pub dropped: u32,
     /// Most entries seen in the ready ring just after a publication.
     pub ready_high_water: u32,
+    /// Ticks that waits took that have ended, at the push and at the pop gate. Not measured where nobody can read it.
+    pub waited_cycles: [u64; 2],
 }
 
 /// The words in which a lane shows its state to the host (extension block).
-#[derive(Clone, Debug)]
-pub struct LaneWords<W> {
+pub struct LaneWords<M: Memory> {
     /// A [`LaneActivity`].
-    pub state: Own<W>,
+    pub state: Own<M::Word>,
     /// 1 once everything is published.
-    pub flushed: Own<W>,
-    /// Low and high half of the cycle count at which it parked.
-    pub parked_since: [Own<W>; 2],
+    pub flushed: Own<M::Word>,
+    /// Cycle count when the present wait began.
+    pub parked_since: OwnCount<M::Word>,
     /// Mirrors [`LaneState::waits_rq`].
-    pub waits_rq: Own<W>,
+    pub waits_rq: Own<M::Word>,
     /// Mirrors [`LaneState::waits_fq`].
-    pub waits_fq: Own<W>,
+    pub waits_fq: Own<M::Word>,
     /// Mirrors [`LaneState::parks`].
-    pub parks: Own<W>,
+    pub parks: Own<M::Word>,
     /// Mirrors [`LaneState::expiries`].
-    pub expiries: Own<W>,
+    pub expiries: Own<M::Word>,
     /// Records lost, all pools together, wrapping.
-    pub dropped: Own<W>,
+    pub dropped: Own<M::Word>,
     /// Mirrors [`LaneState::ready_high_water`].
-    pub ready_high_water: Own<W>,
+    pub ready_high_water: Own<M::Word>,
+    /// Mirrors [`LaneState::waited_cycles`].
+    pub waited: [OwnCount<M::Word>; 2],
+    /// One record per wait.
+    pub log: WaitLog<M>,
 }
 
 /// A record that was not stored; it is counted.
@@ -73,7 +78,7 @@ impl core::error::Error for AppendError {}
 pub struct Lane<M: Memory, S> {
     gates: Gates<M>,
     ring: ReadyRing<M>,
-    words: Option<LaneWords<M::Word>>,
+    words: Option<LaneWords<M>>,
     limit_cycles: u64,
     state: LaneState,
     subsystem: core::marker::PhantomData<fn() -> S>,
@@ -81,12 +86,7 @@ pub struct Lane<M: Memory, S> {
 
 impl<M: Memory, S: Subsystem> Lane<M, S> {
     /// A lane that waits at most `limit_cycles` per switch.
-    pub fn new(
-        gates: Gates<M>,
-        ring: ReadyRing<M>,
-        words: Option<LaneWords<M::Word>>,
-        limit_cycles: u64,
-    ) -> Self {
+    pub fn new(gates: Gates<M>, ring: ReadyRing<M>, words: Option<LaneWords<M>>, limit_cycles: u64) -> Self {
         let state = LaneState::default();
         Self { gates, ring, words, limit_cycles, state, subsystem: core::marker::PhantomData }
     }
@@ -213,7 +213,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         clock: &impl Clock,
     ) -> Progress {
         if switch.patience == Patience::Ended {
-            return self.give_host_up(pool, switch);
+            return self.give_host_up(pool, switch, clock);
         }
         if switch.patience == Patience::Waiting && self.host_is_back(pool, switch) {
             return Progress::Moved;
@@ -249,7 +249,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                     self.ring.publish(&entry);
                 }
                 self.note_depth(depth + 1);
-                self.note_running(switch);
+                self.note_running(pool, switch, clock);
                 if S::RULES.gate_before_publication {
                     pool.released();
                     switch.next_stage(Stage::Claim);
@@ -290,7 +290,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
         match pool.try_claim() {
             FreeLook::Buffer { .. } => {
-                self.note_running(switch);
+                self.note_running(pool, switch, clock);
                 Progress::Done(SwitchEnd::Switched)
             }
             FreeLook::Empty | FreeLook::Corrupt { .. } => {
@@ -358,21 +358,22 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         if switch.patience == Patience::LastLook {
             switch.patience = Patience::Waiting;
             let was_served = self.state.latch.signs().is_some_and(|then| self.was_served_since(pool, &then));
-            return if was_served { self.trust_again(switch) } else { self.give_up(pool, switch) };
+            return if was_served { self.trust_again(switch) } else { self.give_up(pool, switch, clock) };
         }
         if self.state.latch.is_set() {
             return if self.host_is_back(pool, switch) {
                 Progress::Moved
             } else {
-                self.give_up(pool, switch)
+                self.give_up(pool, switch, clock)
             };
         }
-        if !switch.waited {
-            switch.waited = true;
+        let now_cycles = clock.now_cycles();
+        if switch.since_cycles.is_none() {
+            switch.since_cycles = Some(now_cycles);
             switch.heartbeat = self.gates.heartbeat();
-            self.note_wait(gate, clock);
+            self.note_wait(gate, now_cycles);
         }
-        if self.gates.is_detached() || switch.deadline.expired(clock) {
+        if self.gates.is_detached() || switch.deadline.expired_at(now_cycles) {
             switch.patience = Patience::Ended;
             return Progress::Moved;
         }
@@ -381,7 +382,12 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
 
     /// Sets the latch. A lane that stood at a shut gate looks once more.
     #[cold]
-    fn give_host_up<K: Records>(&mut self, pool: &mut Pool<M, K, S>, switch: &mut Switch) -> Progress {
+    fn give_host_up<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
         self.state.expiries = self.state.expiries.wrapping_add(1);
         self.state.latch = Latch::with(Some(HostSigns {
             gates: self.gates.signs(switch.heartbeat),
@@ -391,7 +397,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }));
         let has_looked = switch.parked.take().is_none();
         if has_looked || self.gates.is_detached() || switch.stage == Stage::BehindPublication {
-            return self.give_up(pool, switch);
+            return self.give_up(pool, switch, clock);
         }
         switch.patience = Patience::LastLook;
         Progress::Moved
@@ -423,7 +429,13 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         Progress::Moved
     }
 
-    fn give_up<K: Records>(&mut self, pool: &mut Pool<M, K, S>, switch: &Switch) -> Progress {
+    fn give_up<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        self.note_wait_over(pool, switch, LaneActivity::HOST_GONE, clock);
         self.show(LaneActivity::HOST_GONE);
         if let Some(words) = &self.words {
             words.expiries.set(self.state.expiries);
@@ -447,29 +459,48 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
     }
 
-    fn note_running(&self, switch: &Switch) {
-        if switch.waited {
+    fn note_running<K: Records>(&mut self, pool: &Pool<M, K, S>, switch: &Switch, clock: &impl Clock) {
+        if switch.since_cycles.is_some() {
+            self.note_wait_over(pool, switch, LaneActivity::RUNNING, clock);
             self.show(LaneActivity::RUNNING);
         }
     }
 
-    fn note_wait(&mut self, gate: Gate, clock: &impl Clock) {
+    fn note_wait(&mut self, gate: Gate, now_cycles: u64) {
         let waits = match gate {
             Gate::Ready => &mut self.state.waits_rq,
             Gate::Free => &mut self.state.waits_fq,
         };
         *waits = waits.wrapping_add(1);
         if let Some(words) = &self.words {
-            let now = clock.now_cycles();
-            words.parked_since[0].set(now as u32);
-            words.parked_since[1].set((now >> 32) as u32);
+            words.parked_since.set(now_cycles);
             words.waits_rq.set(self.state.waits_rq);
             words.waits_fq.set(self.state.waits_fq);
         }
-        self.show(match gate {
-            Gate::Ready => LaneActivity::READY_GATE,
-            Gate::Free => LaneActivity::FREE_GATE,
-        });
+        self.show(activity_at(gate));
+    }
+
+    /// Measures and logs the wait of `switch`, if it waited, which ended in `next`.
+    #[cold]
+    fn note_wait_over<K: Records>(
+        &mut self,
+        pool: &Pool<M, K, S>,
+        switch: &Switch,
+        next: LaneActivity,
+        clock: &impl Clock,
+    ) {
+        let (Some(words), Some(begin_cycles)) = (&self.words, switch.since_cycles) else { return };
+        let end_cycles = clock.now_cycles();
+        let index = match switch.gate() {
+            Gate::Ready => 0,
+            Gate::Free => 1,
+        };
+        let waited = &mut self.state.waited_cycles[index];
+        *waited = waited.wrapping_add(end_cycles.wrapping_sub(begin_cycles));
+        words.waited[index].set(*waited);
+        let (kind, instance) = pool.name();
+        let gate = activity_at(switch.gate());
+        words.log.push(&WaitRecord { begin_cycles, end_cycles, gate, next, kind, instance: instance.0 });
     }
 
     /// Tells the host that everything is published and the counters are final.
@@ -491,6 +522,14 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         if let Some(words) = &self.words {
             words.state.publish(activity.0);
         }
+    }
+}
+
+/// What a lane does that waits at `gate`.
+const fn activity_at(gate: Gate) -> LaneActivity {
+    match gate {
+        Gate::Ready => LaneActivity::READY_GATE,
+        Gate::Free => LaneActivity::FREE_GATE,
     }
 }
 

@@ -51,6 +51,7 @@ pub mod swimlane;
 mod switch;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod tiny;
+mod wait_log;
 
 pub use attachment::{AttachError, Attachment, answer, judge, reply};
 pub use free_queue::{FreeLook, FreeQueue};
@@ -59,6 +60,7 @@ pub use latch::{HostSigns, Latch};
 pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState};
 pub use ready_ring::{ReadyEntry, ReadyRing, RingLook};
 pub use switch::{Patience, Progress, Switch, SwitchEnd};
+pub use wait_log::WaitLog;
 
 use zerocopy::{Immutable, IntoBytes};
 

@@ -5,8 +5,9 @@ use core::marker::PhantomData;
 use zerocopy::IntoBytes;
 
 use super::{FreeLook, FreeQueue, ReadyEntry, Records, Subsystem};
+use crate::layout::extension::DROP_CAUSES;
 use crate::layout::{Instance, PoolKind, PoolOffsets};
-use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, Window};
+use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Window};
 
 /// Why records were lost on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -20,11 +21,14 @@ pub enum DropCause {
     Corrupt,
     /// A core did not finish within the operation timeout.
     CoreBusy,
+    /// What a core had left belonged to another task.
+    Mismatch,
 }
 
 impl DropCause {
     /// All causes, in the order of the extension block's words.
-    pub const ALL: [Self; 4] = [Self::HostGone, Self::NoBuffer, Self::Corrupt, Self::CoreBusy];
+    pub const ALL: [Self; DROP_CAUSES] =
+        [Self::HostGone, Self::NoBuffer, Self::Corrupt, Self::CoreBusy, Self::Mismatch];
 
     /// Index into [`DropCause::ALL`].
     pub const fn index(self) -> usize {
@@ -33,17 +37,17 @@ impl DropCause {
 }
 
 /// Losses by cause, in the order of [`DropCause::ALL`].
-pub type DropCounts = [u64; 4];
+pub type DropCounts = [u64; DROP_CAUSES];
 
 /// Words of a pool that only our own hosts have: high halves of the counters and losses by cause.
 #[derive(Clone, Debug)]
 pub struct CountWords<W> {
+    /// Lower half of the attempts, for a pool whose region has no word for them.
+    pub total_low: Option<Own<W>>,
     /// Upper half of the attempts.
     pub total_high: Own<W>,
-    /// Upper half of the losses.
-    pub dropped_high: Own<W>,
-    /// Losses by cause, wrapping.
-    pub by_cause: [Own<W>; 4],
+    /// Losses by cause.
+    pub by_cause: [OwnCount<W>; DROP_CAUSES],
     /// Fewest buffers seen waiting when one was claimed.
     pub free_low_water: Own<W>,
 }
@@ -106,6 +110,8 @@ pub struct Pool<M: Memory, K, S> {
     sequence: Own<M::Word>,
     total: Option<Own<M::Word>>,
     dropped: Own<M::Word>,
+    mismatched: Option<Own<M::Word>>,
+    loss_saturates: bool,
     counts: Option<CountWords<M::Word>>,
     free: FreeQueue<M>,
     instance: Instance,
@@ -125,15 +131,25 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     ///
     /// # Errors
     /// [`Fault`] when the pool lies outside device memory.
-    pub fn attach(memory: &M, setup: &PoolSetup, counts: Option<CountWords<M::Word>>) -> Result<Self, Fault> {
+    pub fn attach(
+        memory: &M,
+        setup: &PoolSetup,
+        mut counts: Option<CountWords<M::Word>>,
+    ) -> Result<Self, Fault> {
         const { assert!(size_of::<K::Record>() == K::LAYOUT.record_bytes, "a record fills its slot") };
         let at = |offset: usize| setup.region.offset(offset as u64);
         let word = |offset: usize| memory.word(at(offset)).map(Own::new);
+        let total = match setup.offsets.total_records {
+            Some(offset) => Some(word(offset)?),
+            None => counts.as_mut().and_then(|counts| counts.total_low.take()),
+        };
         let pool = Self {
             current: LongOwn::at(memory, at(setup.offsets.current_ptr))?,
             sequence: word(setup.offsets.current_seq)?,
-            total: setup.offsets.total_records.map(word).transpose()?,
+            total,
             dropped: word(setup.offsets.dropped_records)?,
+            mismatched: setup.offsets.mismatch_records.map(word).transpose()?,
+            loss_saturates: setup.offsets.total_records.is_none(),
             counts,
             free: FreeQueue::attach(memory, setup.region, &setup.offsets, setup.free_slots, S::COUNTER_MASK)?,
             memory: memory.clone(),
@@ -292,12 +308,17 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     }
 
     fn store_dropped(&self) {
-        let dropped = self.state.dropped_total();
-        self.dropped.set(dropped as u32);
+        let mut dropped = self.state.dropped_total();
+        if let Some(mismatched) = &self.mismatched {
+            let lost = self.state.dropped[DropCause::Mismatch.index()];
+            mismatched.set(lost as u32);
+            dropped = dropped.wrapping_sub(lost);
+        }
+        // Where the contract has no total to compare with, its losses stop at the most that the word holds.
+        self.dropped.set(if self.loss_saturates { dropped.min(u64::from(u32::MAX)) } else { dropped } as u32);
         if let Some(counts) = &self.counts {
-            counts.dropped_high.set((dropped >> 32) as u32);
-            for (word, lost) in counts.by_cause.iter().zip(self.state.dropped) {
-                word.set(lost as u32);
+            for (words, lost) in counts.by_cause.iter().zip(self.state.dropped) {
+                words.set(lost);
             }
         }
     }

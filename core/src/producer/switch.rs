@@ -42,7 +42,8 @@ pub struct Switch {
     pub(super) stage: Stage,
     pub(super) parked: Option<Parked>,
     pub(super) raised: bool,
-    pub(super) waited: bool,
+    /// When the wait at this gate began, if it has.
+    pub(super) since_cycles: Option<u64>,
     pub(super) deadline: Deadline,
     pub(super) patience: Patience,
     /// Host heartbeat when the wait began.
@@ -65,7 +66,7 @@ impl Switch {
             stage,
             parked: None,
             raised: false,
-            waited: false,
+            since_cycles: None,
             deadline: Deadline::after(limit_cycles),
             patience: Patience::Waiting,
             heartbeat: 0,
@@ -92,7 +93,7 @@ impl Switch {
 
     /// The same switch as one that has waited since cycle 0, so that a checker need not tell apart when waits began.
     pub fn waiting_since_zero(mut self) -> Self {
-        self.waited = true;
+        self.since_cycles = Some(0);
         self.deadline = self.deadline.started_at(0);
         self
     }
@@ -117,7 +118,7 @@ impl Switch {
         self.stage = stage;
         self.parked = None;
         self.raised = false;
-        self.waited = false;
+        self.since_cycles = None;
     }
 }
 

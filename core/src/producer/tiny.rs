@@ -9,6 +9,8 @@
 //!       │ lane × 4         │ ring indices, ring, status words
 //! +1280 ├──────────────────┤
 //!       │ pool × 4         │ queue, current buffer, accounts
+//! +2304 ├──────────────────┤
+//!       │ log × 4          │ waits of each lane
 //! +4096 ├──────────────────┤
 //!       │ buffer × 64      │
 //!       └──────────────────┘
@@ -18,10 +20,10 @@
 
 use core::cell::Cell;
 
-use super::{CountWords, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem};
+use super::{CountWords, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem, WaitLog};
 use crate::gate::{ExtensionGateAddrs, Gate, Gates, WaitEnv};
 use crate::layout::{BufferLayout, GateOffsets, Instance, LaneOffsets, PoolKind, PoolOffsets};
-use crate::mem::{Clock, DevAddr, Fault, Memory, Own, Relax};
+use crate::mem::{Clock, DevAddr, Fault, Memory, Own, OwnCount, Relax};
 
 /// Base of the region, and of the memory.
 pub const BASE: DevAddr = DevAddr(0x7_0000_0000);
@@ -37,6 +39,7 @@ pub const RECORDS: u32 = 3;
 const EXTENSION: usize = 0x40;
 const LANES: usize = 0x100;
 const POOLS: usize = 0x500;
+const LOGS: usize = 0x900;
 const BUFFERS: usize = 0x1000;
 const STRIDE: usize = 0x100;
 
@@ -79,10 +82,20 @@ pub const fn pool(pool: u32) -> PoolOffsets {
         current_seq: base + 0x48,
         total_records: Some(base + 0x4c),
         dropped_records: base + 0x50,
+        overflow_records: Some(base + 0x54),
+        mismatch_records: Some(base + 0x58),
     }
 }
 
-/// Word `index` of a pool's further accounts: high halves of total and dropped, losses by cause, low water.
+/// Most waits that a lane's log holds.
+pub const LOG_RECORDS: u32 = 4;
+
+/// The word in which the host counts the waits that it has read of a lane's log. The log itself follows 64 bytes on.
+pub const fn log_taken(lane: u32) -> DevAddr {
+    at(LOGS + lane as usize * STRIDE)
+}
+
+/// Word `index` of a pool's further accounts: halves of the total, low water, two words for each cause of loss.
 pub const fn pool_status(pool: u32, index: usize) -> DevAddr {
     at(POOLS + pool as usize * STRIDE + 0x80 + index * 4)
 }
@@ -120,9 +133,10 @@ pub fn attach_lane<M: Memory, S: Subsystem>(
     limit_cycles: u64,
 ) -> Result<Lane<M, S>, Fault> {
     let word = |index| memory.word(lane_status(number, index)).map(Own::new);
+    let count = |index| OwnCount::at(memory, lane_status(number, index));
     let words = LaneWords {
         state: word(0)?,
-        parked_since: [word(1)?, word(2)?],
+        parked_since: count(1)?,
         waits_rq: word(3)?,
         waits_fq: word(4)?,
         parks: word(5)?,
@@ -130,10 +144,33 @@ pub fn attach_lane<M: Memory, S: Subsystem>(
         ready_high_water: word(7)?,
         flushed: word(8)?,
         dropped: word(9)?,
+        waited: [count(10)?, count(12)?],
+        log: WaitLog::attach(
+            memory,
+            log_taken(number).offset(64),
+            LOG_RECORDS,
+            log_taken(number),
+            lane_status(number, 14),
+        )?,
     };
     let gates = Gates::attach(memory, BASE, GATES, Some(EXTENSION_GATES))?;
     let ring = ReadyRing::attach(memory, BASE, ring(number), ready_entries)?;
     Ok(Lane::new(gates, ring, Some(words), limit_cycles))
+}
+
+/// The further accounts of pool number `number`.
+///
+/// # Errors
+/// [`Fault`] when the plan does not fit `memory`.
+pub fn count_words<M: Memory>(memory: &M, number: u32) -> Result<CountWords<M::Word>, Fault> {
+    let word = |index| memory.word(pool_status(number, index)).map(Own::new);
+    let lost = |cause: usize| OwnCount::at(memory, pool_status(number, 4 + cause * 2));
+    Ok(CountWords {
+        total_low: Some(word(0)?),
+        total_high: word(1)?,
+        free_low_water: word(2)?,
+        by_cause: [lost(0)?, lost(1)?, lost(2)?, lost(3)?, lost(4)?],
+    })
 }
 
 /// Pool number `number` with a queue of `free_slots`.
@@ -145,15 +182,8 @@ pub fn attach_pool<M: Memory, S: Subsystem>(
     number: u32,
     free_slots: u32,
 ) -> Result<Pool<M, Record, S>, Fault> {
-    let word = |index| memory.word(pool_status(number, index)).map(Own::new);
-    let counts = CountWords {
-        total_high: word(0)?,
-        dropped_high: word(1)?,
-        by_cause: [word(2)?, word(3)?, word(4)?, word(5)?],
-        free_low_water: word(6)?,
-    };
     let setup = PoolSetup { region: BASE, offsets: pool(number), free_slots, instance: Instance(number) };
-    Pool::attach(memory, &setup, Some(counts))
+    Pool::attach(memory, &setup, Some(count_words(memory, number)?))
 }
 
 /// Surroundings of a lane: a clock that stands still unless told otherwise, and a hook that runs between two looks.

@@ -245,11 +245,13 @@ impl<D: Device> Session<D> {
             let word = |offset: usize| line.map_or(Ok(0), |line| read(line.offset(offset as u64)));
             let low = match offsets.total_records {
                 Some(offset) => read(self.plan.region_block.at().offset(offset as u64))?,
-                None => 0,
+                None => word(offset_of!(PoolStatus, total_records_lo))?,
             };
             let produced = DevAddr::join(low, word(offset_of!(PoolStatus, total_records_hi))?).0;
-            let cause =
-                |cause: DropCause| word(offset_of!(PoolStatus, drops) + cause.index() * 4).map(u64::from);
+            let cause = |cause: DropCause| -> Result<u64, Fault> {
+                let at = offset_of!(PoolStatus, drops) + cause.index() * 8;
+                Ok(DevAddr::join(word(at)?, word(at + 4)?).0)
+            };
             let tally = collected.pools[number];
             let mut lost = Lost {
                 host_gone: cause(DropCause::HostGone)?,

@@ -168,6 +168,8 @@ pub const fn pool_offsets(pool: usize) -> PoolOffsets {
         current_seq: base + 64,
         total_records: None,
         dropped_records: base + 68,
+        overflow_records: None,
+        mismatch_records: None,
     }
 }
 

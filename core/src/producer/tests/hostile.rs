@@ -82,8 +82,9 @@ fn any_flag_but_zero_shuts_a_gate() {
 
 #[test]
 fn places_outside_the_memory_are_refused() {
-    let memory = block(tiny::BASE, 0x500);
+    let memory = block(tiny::BASE, 0xd00);
     assert!(tiny::attach_lane::<_, Tiny>(&memory, 3, 4, 0).is_ok());
     assert!(tiny::attach_lane::<_, Tiny>(&memory, 4, 4, 0).is_err());
-    assert!(tiny::attach_pool::<_, Tiny>(&memory, 0, 4).is_err());
+    assert!(tiny::attach_pool::<_, Tiny>(&memory, 7, 4).is_ok());
+    assert!(tiny::attach_pool::<_, Tiny>(&memory, 8, 4).is_err());
 }
