@@ -250,7 +250,10 @@ fn count_words<M: Memory>(memory: &M, line: DevAddr) -> Result<CountWords<M::Wor
     Ok(CountWords {
         total_low: Some(word(offset_of!(PoolStatus, total_records_lo))?),
         total_high: word(offset_of!(PoolStatus, total_records_hi))?,
+        overflow_high: word(offset_of!(PoolStatus, overflow_records_hi))?,
         by_cause: [lost(host_gone)?, lost(no_buffer)?, lost(corrupt)?, lost(core_busy)?, lost(mismatch)?],
         free_low_water: word(offset_of!(PoolStatus, free_low_water))?,
+        stash: LongOwn::at(memory, line.offset(offset_of!(PoolStatus, stash_ptr) as u64))?,
+        stash_sequence: word(offset_of!(PoolStatus, stash_seq))?,
     })
 }

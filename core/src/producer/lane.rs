@@ -4,8 +4,8 @@ use core::fmt;
 
 use super::switch::Stage;
 use super::{
-    Append, DropCause, FreeLook, HostSigns, Latch, Patience, Pool, Progress, ReadyRing, Records, RingLook,
-    Subsystem, Switch, SwitchEnd, WaitLog,
+    Append, DropCause, FreeLook, Hooks, HostSigns, Latch, Patience, Pool, Progress, ReadyRing, Records,
+    RingLook, Slot, Subsystem, Switch, SwitchEnd, WaitLog,
 };
 use crate::gate::{Gate, Gates, WaitEnv};
 use crate::layout::extension::{LaneActivity, WaitRecord};
@@ -116,6 +116,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         Switch::publish_then_claim(self.limit_cycles)
     }
 
+    /// Begins to publish the pool's stashed buffer, if it has one.
+    pub fn begin_stash_publication(&self) -> Switch {
+        Switch::publish_stash(self.limit_cycles)
+    }
+
     /// Begins to claim a buffer for a pool that has none.
     pub fn begin_claim(&self) -> Switch {
         Switch::claim_only(self.limit_cycles)
@@ -164,13 +169,61 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         match pool.try_append(record) {
             Append::Stored => Ok(()),
             Append::Full => self.append_switching(pool, env),
-            Append::NoBuffer => {
-                let cause = DropCause::HostGone;
-                pool.drop_records(1, cause);
-                self.note_lost(1);
-                Err(AppendError { cause })
+            Append::NoBuffer => self.lose(pool, DropCause::HostGone),
+        }
+    }
+
+    /// Counts and stores one record that takes `slots` slots, all of them in one buffer; `fill` is given each with its
+    /// number. Switches first if the current buffer has too few left. Blocks up to one deadline then, and up to one more when
+    /// the record filled the buffer.
+    ///
+    /// # Errors
+    /// [`AppendError`] when the record is lost; it is counted under that cause. A chain that no buffer holds, or of no slot
+    /// at all, is lost to [`DropCause::NoBuffer`].
+    pub fn append_chain<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        slots: u32,
+        env: &mut impl WaitEnv,
+        mut fill: impl FnMut(u32, &mut Slot<'_, M::Window>),
+    ) -> Result<(), AppendError> {
+        pool.count_attempt();
+        if slots == 0 || slots > K::LAYOUT.capacity {
+            return self.lose(pool, DropCause::NoBuffer);
+        }
+        if pool.room() < slots {
+            // A buffer that is given up has room again.
+            let _ = self.drive(pool, self.begin_switch(), env);
+            if pool.room() < slots {
+                return self.lose(pool, DropCause::HostGone);
             }
         }
+        for number in 0..slots {
+            if let Some(mut slot) = pool.slot(number) {
+                fill(number, &mut slot);
+            }
+        }
+        match pool.commit(slots) {
+            Append::Full => self.append_switching(pool, env),
+            Append::Stored | Append::NoBuffer => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn lose<K: Records>(&mut self, pool: &mut Pool<M, K, S>, cause: DropCause) -> Result<(), AppendError> {
+        pool.drop_records(1, cause);
+        self.note_lost(1);
+        Err(AppendError { cause })
+    }
+
+    /// Puts the pool's full buffer into its stash and claims the next, if the pop gate is open, a buffer waits and the stash
+    /// is empty. Otherwise nothing has changed: the caller waits until the last record of the full buffer is there, and
+    /// switches.
+    pub fn try_rotate<K: Records>(&mut self, pool: &mut Pool<M, K, S>) -> bool {
+        !self.gates.is_shut(Gate::Free)
+            && pool.has_buffer()
+            && pool.stashed().is_none()
+            && matches!(pool.try_rotate(), FreeLook::Buffer { .. })
     }
 
     /// Publishes what the pool holds, at the end of a run. An empty buffer stays where it is; the host takes it back. Blocks
@@ -222,6 +275,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
             Stage::Publish => self.poll_publish(pool, switch, clock),
             Stage::BehindPublication => self.poll_behind_publication(pool, switch, clock),
             Stage::Claim => self.poll_claim(pool, switch, clock),
+            Stage::Stash => self.poll_stash(pool, switch, clock),
         }
     }
 
@@ -241,6 +295,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         match self.ring.look() {
             RingLook::Room { depth } => {
                 let entry = pool.entry();
+                pool.hooks().before_publish();
                 if S::RULES.ownership_order {
                     self.ring.publish(&entry);
                     pool.clear_current();
@@ -257,6 +312,33 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                     switch.next_stage(Stage::BehindPublication);
                 }
                 Progress::Moved
+            }
+            RingLook::Full | RingLook::Corrupt { .. } => {
+                self.raise(switch);
+                self.fruitless(pool, switch, clock)
+            }
+        }
+    }
+
+    fn poll_stash<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        if pool.stashed().is_none() {
+            return Progress::Done(SwitchEnd::Switched);
+        }
+        if !self.may_look(switch) {
+            return self.fruitless(pool, switch, clock);
+        }
+        match self.ring.look() {
+            RingLook::Room { depth } => {
+                self.ring.publish(&pool.stash_entry());
+                pool.stash_released();
+                self.note_depth(depth + 1);
+                self.note_running(pool, switch, clock);
+                Progress::Done(SwitchEnd::Switched)
             }
             RingLook::Full | RingLook::Corrupt { .. } => {
                 self.raise(switch);
@@ -447,6 +529,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                 SwitchEnd::Kept { dropped }
             }
             Stage::Claim => SwitchEnd::Unbacked,
+            Stage::Stash => {
+                let dropped = pool.drop_stash(DropCause::HostGone);
+                self.note_lost(dropped);
+                SwitchEnd::Kept { dropped }
+            }
         })
     }
 

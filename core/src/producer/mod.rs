@@ -57,7 +57,7 @@ pub use attachment::{AttachError, Attachment, answer, judge, reply};
 pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords};
 pub use latch::{HostSigns, Latch};
-pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState};
+pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState, Slot, Stash};
 pub use ready_ring::{ReadyEntry, ReadyRing, RingLook};
 pub use switch::{Patience, Progress, Switch, SwitchEnd};
 pub use wait_log::WaitLog;
@@ -65,6 +65,7 @@ pub use wait_log::WaitLog;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::layout::{BufferLayout, PoolKind};
+use crate::mem::{Fault, Memory};
 
 /// A subsystem as the engine sees it: constants only, so that a lane's code is one straight path per subsystem.
 pub trait Subsystem {
@@ -82,6 +83,36 @@ pub trait Records {
     const LAYOUT: BufferLayout;
     /// The kind that ready entries carry.
     const KIND: PoolKind;
+    /// What a pool of this kind does beyond the common; `()` when it does nothing.
+    type Hooks<M: Memory>: Hooks<M>;
+}
+
+/// What a kind of pool adds to the engine.
+pub trait Hooks<M: Memory>: Sized {
+    /// Finds the words that only pools of this kind have.
+    ///
+    /// # Errors
+    /// [`Fault`] when they lie outside device memory.
+    fn attach(memory: &M, setup: &PoolSetup) -> Result<Self, Fault>;
+    /// A buffer was claimed and is about to become the current one. Nobody but this lane reaches it yet.
+    fn claimed(&mut self, buffer: &mut M::Window);
+    /// The current buffer is published next: the last wait is over, and nothing has told the host yet. Called once per
+    /// buffer that is published.
+    fn before_publish(&mut self);
+    /// The records of the current buffer were given up; it is filled afresh.
+    fn given_up(&mut self);
+}
+
+impl<M: Memory> Hooks<M> for () {
+    fn attach(_: &M, _: &PoolSetup) -> Result<Self, Fault> {
+        Ok(())
+    }
+
+    fn claimed(&mut self, _: &mut M::Window) {}
+
+    fn before_publish(&mut self) {}
+
+    fn given_up(&mut self) {}
 }
 
 /// Protocol rules that a test may leave out one by one, to see that something notices.

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use zerocopy::IntoBytes;
 
-use super::{FreeLook, FreeQueue, ReadyEntry, Records, Subsystem};
+use super::{FreeLook, FreeQueue, Hooks, ReadyEntry, Records, Subsystem};
 use crate::layout::extension::DROP_CAUSES;
 use crate::layout::{Instance, PoolKind, PoolOffsets};
 use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Window};
@@ -46,10 +46,27 @@ pub struct CountWords<W> {
     pub total_low: Option<Own<W>>,
     /// Upper half of the attempts.
     pub total_high: Own<W>,
+    /// Upper half of the overflow records.
+    pub overflow_high: Own<W>,
     /// Losses by cause.
     pub by_cause: [OwnCount<W>; DROP_CAUSES],
     /// Fewest buffers seen waiting when one was claimed.
     pub free_low_water: Own<W>,
+    /// The stashed buffer.
+    pub stash: LongOwn<W>,
+    /// Its sequence number.
+    pub stash_sequence: Own<W>,
+}
+
+/// A full buffer that has made room for the next and is not published yet, because its last record may still be under way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Stash {
+    /// The buffer; null when there is none.
+    pub buffer: DevAddr,
+    /// Records in it.
+    pub count: u32,
+    /// Its sequence number.
+    pub sequence: u32,
 }
 
 /// Where a pool stands and how long its queue is.
@@ -74,8 +91,12 @@ pub struct PoolState {
     pub count: u32,
     /// Its sequence number, or the one the next buffer will get.
     pub sequence: u32,
+    /// The full buffer before it, if that is not published yet.
+    pub stash: Stash,
     /// Attempts to record.
     pub total: u64,
+    /// Slots that chains took beyond one per record.
+    pub overflow: u64,
     /// Losses by cause.
     pub dropped: DropCounts,
     /// Buffers published.
@@ -103,21 +124,39 @@ pub enum Append {
     NoBuffer,
 }
 
+/// A slot of the current buffer that is not committed yet.
+pub struct Slot<'a, W> {
+    window: &'a mut W,
+    at: u32,
+    bytes: u32,
+}
+
+impl<W: Window> Slot<'_, W> {
+    /// Copies `bytes` to `offset` inside the slot. What does not fit is not written, and reported as `false`.
+    pub fn write(&mut self, offset: u32, bytes: &[u8]) -> bool {
+        let fits = (self.bytes as usize).checked_sub(bytes.len()).is_some_and(|most| offset as usize <= most);
+        fits && self.window.write(self.at + offset, bytes)
+    }
+}
+
 /// One stream of records of kind `K`, written by one lane.
-pub struct Pool<M: Memory, K, S> {
+pub struct Pool<M: Memory, K: Records, S> {
     memory: M,
     current: LongOwn<M::Word>,
     sequence: Own<M::Word>,
     total: Option<Own<M::Word>>,
     dropped: Own<M::Word>,
+    overflow: Option<Own<M::Word>>,
     mismatched: Option<Own<M::Word>>,
     loss_saturates: bool,
     counts: Option<CountWords<M::Word>>,
     free: FreeQueue<M>,
     instance: Instance,
     window: Option<M::Window>,
+    stashed: Option<M::Window>,
+    hooks: K::Hooks<M>,
     state: PoolState,
-    kind: PhantomData<fn() -> (K, S)>,
+    kind: PhantomData<fn() -> S>,
 }
 
 impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
@@ -148,6 +187,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             sequence: word(setup.offsets.current_seq)?,
             total,
             dropped: word(setup.offsets.dropped_records)?,
+            overflow: setup.offsets.overflow_records.map(word).transpose()?,
             mismatched: setup.offsets.mismatch_records.map(word).transpose()?,
             loss_saturates: setup.offsets.total_records.is_none(),
             counts,
@@ -155,6 +195,8 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             memory: memory.clone(),
             instance: setup.instance,
             window: None,
+            stashed: None,
+            hooks: K::Hooks::attach(memory, setup)?,
             state: PoolState { free_low_water: setup.free_slots, ..PoolState::default() },
             kind: PhantomData,
         };
@@ -162,8 +204,10 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         pool.sequence.set(0);
         pool.store_total();
         pool.store_dropped();
+        pool.store_overflow();
         if let Some(counts) = &pool.counts {
             counts.free_low_water.set(setup.free_slots);
+            counts.stash.publish(DevAddr::NULL);
         }
         Ok(pool)
     }
@@ -189,6 +233,40 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         if index + 1 == K::LAYOUT.capacity { Append::Full } else { Append::Stored }
     }
 
+    /// Slots that the current buffer still has.
+    pub(super) fn room(&self) -> u32 {
+        if self.window.is_some() { K::LAYOUT.capacity - self.state.count } else { 0 }
+    }
+
+    /// Slot `number` of those that are still free. Filling it commits nothing.
+    pub(super) fn slot(&mut self, number: u32) -> Option<Slot<'_, M::Window>> {
+        let index = self.state.count.checked_add(number).filter(|&index| index < K::LAYOUT.capacity)?;
+        let at = Self::RECORDS_AT + index * Self::RECORD_BYTES;
+        Some(Slot { window: self.window.as_mut()?, at, bytes: Self::RECORD_BYTES })
+    }
+
+    /// Commits the next `slots` slots, at most those that have room, as one record.
+    pub(super) fn commit(&mut self, slots: u32) -> Append {
+        let Some(window) = self.window.as_mut() else { return Append::NoBuffer };
+        self.state.count += slots;
+        window.write(Self::COUNT_AT, &self.state.count.to_le_bytes());
+        if slots > 1 {
+            self.state.overflow = self.state.overflow.wrapping_add(u64::from(slots - 1));
+            self.store_overflow();
+        }
+        if self.state.count == K::LAYOUT.capacity { Append::Full } else { Append::Stored }
+    }
+
+    /// What pools of this kind do beyond the common.
+    pub fn hooks(&mut self) -> &mut K::Hooks<M> {
+        &mut self.hooks
+    }
+
+    /// The stashed buffer, if there is one, to look for its last record.
+    pub fn stashed(&self) -> Option<&M::Window> {
+        self.stashed.as_ref()
+    }
+
     /// Whether a buffer is being filled.
     pub fn has_buffer(&self) -> bool {
         self.window.is_some()
@@ -204,8 +282,10 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     /// # Errors
     /// [`Fault`] when the state names a buffer outside device memory.
     pub fn restore(&mut self, state: PoolState) -> Result<(), Fault> {
-        self.window =
-            if state.buffer.is_null() { None } else { Some(self.memory.window(state.buffer, Self::BYTES)?) };
+        let window = |buffer: DevAddr| {
+            (!buffer.is_null()).then(|| self.memory.window(buffer, Self::BYTES)).transpose()
+        };
+        (self.window, self.stashed) = (window(state.buffer)?, window(state.stash.buffer)?);
         self.state = state;
         Ok(())
     }
@@ -218,6 +298,22 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             buffer: self.state.buffer,
             sequence: self.state.sequence,
         }
+    }
+
+    /// The entry that publishes the stashed buffer.
+    pub(super) fn stash_entry(&self) -> ReadyEntry {
+        let Stash { buffer, sequence, .. } = self.state.stash;
+        ReadyEntry { instance: self.instance, kind: K::KIND, buffer, sequence }
+    }
+
+    /// Lets go of the stashed buffer, which was just published.
+    pub(super) fn stash_released(&mut self) {
+        if let Some(counts) = &self.counts {
+            counts.stash.publish(DevAddr::NULL);
+        }
+        self.stashed = None;
+        self.state.stash = Stash::default();
+        self.state.published += 1;
     }
 
     /// Lets go of the buffer that was just published. The pointer word is cleared after the tail store, so the buffer is
@@ -237,6 +333,28 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
 
     /// Looks at the free queue and takes its oldest buffer if there is one.
     pub(super) fn try_claim(&mut self) -> FreeLook {
+        self.claim(|_| ())
+    }
+
+    /// Takes the oldest buffer out of the free queue if there is one, and puts the current one into the stash.
+    pub(super) fn try_rotate(&mut self) -> FreeLook {
+        self.claim(Self::put_into_stash)
+    }
+
+    /// The stash shows the buffer before `current` shows another.
+    fn put_into_stash(&mut self) {
+        let PoolState { buffer, count, sequence, .. } = self.state;
+        if let Some(counts) = &self.counts {
+            counts.stash_sequence.set(sequence);
+            counts.stash.publish(buffer);
+        }
+        self.stashed = self.window.take();
+        self.state.stash = Stash { buffer, count, sequence };
+        self.state.sequence = sequence.wrapping_add(1) & S::COUNTER_MASK;
+    }
+
+    #[inline]
+    fn claim(&mut self, make_room: impl FnOnce(&mut Self)) -> FreeLook {
         let look = self.free.look();
         let FreeLook::Buffer { address, waiting } = look else { return look };
         let window = if address.is_null() { None } else { self.memory.window(address, Self::BYTES).ok() };
@@ -249,8 +367,11 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             self.free.advance();
         }
         window.write(Self::COUNT_AT, &0u32.to_le_bytes());
+        self.hooks.claimed(&mut window);
+        make_room(self);
         self.current.publish(address);
-        self.sequence.set(self.state.sequence);
+        // A core that goes by the sequence finds the buffer by it.
+        self.sequence.publish(self.state.sequence);
         if S::RULES.ownership_order {
             // Partner of the refiller's acquire load, and of an attaching host's: `current` shows the buffer by now.
             self.free.advance();
@@ -278,8 +399,20 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     pub(super) fn drop_buffer(&mut self, cause: DropCause) -> u32 {
         let records = self.state.count;
         self.drop_records(records, cause);
+        self.hooks.given_up();
         self.state.count = 0;
         if let Some(window) = self.window.as_mut() {
+            window.write(Self::COUNT_AT, &0u32.to_le_bytes());
+        }
+        records
+    }
+
+    /// Counts everything in the stashed buffer as lost. It stays where it is, empty, until it can be published.
+    pub(super) fn drop_stash(&mut self, cause: DropCause) -> u32 {
+        let records = self.state.stash.count;
+        self.drop_records(records, cause);
+        self.state.stash.count = 0;
+        if let Some(window) = self.stashed.as_mut() {
             window.write(Self::COUNT_AT, &0u32.to_le_bytes());
         }
         records
@@ -304,6 +437,15 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             && let Some(counts) = &self.counts
         {
             counts.total_high.set((self.state.total >> 32) as u32);
+        }
+    }
+
+    fn store_overflow(&self) {
+        if let Some(overflow) = &self.overflow {
+            overflow.set(self.state.overflow as u32);
+        }
+        if let Some(counts) = &self.counts {
+            counts.overflow_high.set((self.state.overflow >> 32) as u32);
         }
     }
 

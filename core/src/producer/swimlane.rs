@@ -30,6 +30,7 @@ pub struct AicpuTasks;
 
 impl Records for AicpuTasks {
     type Record = AicpuTaskRecord;
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout = AICPU_TASK_BUFFER;
     const KIND: PoolKind = PoolKind::AICPU_TASK;
 }
@@ -40,6 +41,7 @@ pub struct SchedPhases;
 
 impl Records for SchedPhases {
     type Record = AicpuSchedPhaseRecord;
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout = SCHED_PHASE_BUFFER;
     const KIND: PoolKind = PoolKind::SCHED_PHASE;
 }
@@ -50,6 +52,7 @@ pub struct OrchPhases;
 
 impl Records for OrchPhases {
     type Record = AicpuOrchPhaseRecord;
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout = ORCH_PHASE_BUFFER;
     const KIND: PoolKind = PoolKind::ORCH_PHASE;
 }

@@ -8,6 +8,8 @@
 //!     ▼                           ▼
 //!    Kept                      Unbacked        (after one last look, if it stood at a shut gate)
 //! ```
+//!
+//! A stashed buffer is published by a switch of its own, of one stage.
 
 use crate::gate::{Gate, Parked};
 use crate::mem::Deadline;
@@ -22,6 +24,8 @@ pub(super) enum Stage {
     BehindPublication,
     /// A buffer is to be claimed.
     Claim,
+    /// The stashed buffer is to be published, and that is all.
+    Stash,
 }
 
 /// How the wait of a switch stands.
@@ -61,6 +65,11 @@ impl Switch {
         Self::at(Stage::Claim, limit_cycles)
     }
 
+    /// Only the publication of the stashed buffer.
+    pub const fn publish_stash(limit_cycles: u64) -> Self {
+        Self::at(Stage::Stash, limit_cycles)
+    }
+
     const fn at(stage: Stage, limit_cycles: u64) -> Self {
         Self {
             stage,
@@ -76,7 +85,7 @@ impl Switch {
     /// The gate at which this switch would wait now.
     pub const fn gate(&self) -> Gate {
         match self.stage {
-            Stage::Publish | Stage::BehindPublication => Gate::Ready,
+            Stage::Publish | Stage::BehindPublication | Stage::Stash => Gate::Ready,
             Stage::Claim => Gate::Free,
         }
     }
@@ -138,9 +147,9 @@ pub enum Progress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum SwitchEnd {
-    /// The pool has a fresh buffer.
+    /// The pool has a fresh buffer, or no stash any more.
     Switched,
-    /// The buffer could not be published: its records are counted as lost and it is filled again.
+    /// The buffer could not be published: its records are counted as lost and it is filled again, or stays in the stash.
     Kept {
         /// Records lost.
         dropped: u32,

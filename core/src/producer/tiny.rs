@@ -20,10 +20,10 @@
 
 use core::cell::Cell;
 
-use super::{CountWords, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem, WaitLog};
+use super::{CountWords, Hooks, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem, WaitLog};
 use crate::gate::{ExtensionGateAddrs, Gate, Gates, WaitEnv};
 use crate::layout::{BufferLayout, GateOffsets, Instance, LaneOffsets, PoolKind, PoolOffsets};
-use crate::mem::{Clock, DevAddr, Fault, Memory, Own, OwnCount, Relax};
+use crate::mem::{Clock, DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Relax, Window};
 
 /// Base of the region, and of the memory.
 pub const BASE: DevAddr = DevAddr(0x7_0000_0000);
@@ -42,6 +42,8 @@ const POOLS: usize = 0x500;
 const LOGS: usize = 0x900;
 const BUFFERS: usize = 0x1000;
 const STRIDE: usize = 0x100;
+/// Where a pool shows its marks.
+const MARKS: u64 = 0x5c;
 
 /// The gates.
 pub const GATES: GateOffsets =
@@ -95,7 +97,13 @@ pub const fn log_taken(lane: u32) -> DevAddr {
     at(LOGS + lane as usize * STRIDE)
 }
 
-/// Word `index` of a pool's further accounts: halves of the total, low water, two words for each cause of loss.
+/// The marks that a pool has published.
+pub const fn marks(pool: u32) -> DevAddr {
+    at(POOLS + pool as usize * STRIDE).offset(MARKS)
+}
+
+/// Word `index` of a pool's further accounts: halves of the total, low water, upper half of the
+/// overflow, two words for each cause of loss, two for the stash and its sequence.
 pub const fn pool_status(pool: u32, index: usize) -> DevAddr {
     at(POOLS + pool as usize * STRIDE + 0x80 + index * 4)
 }
@@ -117,9 +125,55 @@ pub struct Record;
 
 impl Records for Record {
     type Record = [u32; 4];
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout =
         BufferLayout { bytes: 64, count: 48, records: 0, record_bytes: 16, capacity: RECORDS };
     const KIND: PoolKind = PoolKind(3);
+}
+
+/// The same record in pools that show how many marks they have published; the last slot of a claimed buffer is cleared.
+#[derive(Debug)]
+pub struct Marked;
+
+impl Records for Marked {
+    type Record = [u32; 4];
+    type Hooks<M: Memory> = Marks<M>;
+    const LAYOUT: BufferLayout = Record::LAYOUT;
+    const KIND: PoolKind = Record::KIND;
+}
+
+/// What a pool of [`Marked`] records keeps beside its buffer.
+pub struct Marks<M: Memory> {
+    pending: u32,
+    published: Own<M::Word>,
+}
+
+impl<M: Memory> Marks<M> {
+    /// Marks the current buffer once more.
+    pub fn mark(&mut self) {
+        self.pending += 1;
+    }
+}
+
+impl<M: Memory> Hooks<M> for Marks<M> {
+    fn attach(memory: &M, setup: &PoolSetup) -> Result<Self, Fault> {
+        let at = setup.region.offset(setup.offsets.base as u64 + MARKS);
+        Ok(Self { pending: 0, published: Own::new(memory.word(at)?) })
+    }
+
+    fn claimed(&mut self, buffer: &mut M::Window) {
+        let last = Record::LAYOUT.record(RECORDS - 1).unwrap_or_default();
+        buffer.write(last as u32, &[0; Record::LAYOUT.record_bytes]);
+    }
+
+    fn before_publish(&mut self) {
+        self.published.set(self.published.get().wrapping_add(self.pending));
+        self.pending = 0;
+    }
+
+    fn given_up(&mut self) {
+        self.pending = 0;
+    }
 }
 
 /// Lane number `number` with a ring of `ready_entries` and all the words that one of our own hosts has.
@@ -169,6 +223,9 @@ pub fn count_words<M: Memory>(memory: &M, number: u32) -> Result<CountWords<M::W
         total_low: Some(word(0)?),
         total_high: word(1)?,
         free_low_water: word(2)?,
+        overflow_high: word(3)?,
+        stash: LongOwn::at(memory, pool_status(number, 14))?,
+        stash_sequence: word(16)?,
         by_cause: [lost(0)?, lost(1)?, lost(2)?, lost(3)?, lost(4)?],
     })
 }
@@ -177,11 +234,11 @@ pub fn count_words<M: Memory>(memory: &M, number: u32) -> Result<CountWords<M::W
 ///
 /// # Errors
 /// [`Fault`] when the plan does not fit `memory`.
-pub fn attach_pool<M: Memory, S: Subsystem>(
+pub fn attach_pool<M: Memory, K: Records, S: Subsystem>(
     memory: &M,
     number: u32,
     free_slots: u32,
-) -> Result<Pool<M, Record, S>, Fault> {
+) -> Result<Pool<M, K, S>, Fault> {
     let setup = PoolSetup { region: BASE, offsets: pool(number), free_slots, instance: Instance(number) };
     Pool::attach(memory, &setup, Some(count_words(memory, number)?))
 }

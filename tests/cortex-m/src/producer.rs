@@ -3,7 +3,7 @@
 use sluice_core::gate::Gates;
 use sluice_core::layout::swimlane::AicpuTaskRecord;
 use sluice_core::layout::{BufferLayout, Instance, Lane as LaneNumber, PoolKind};
-use sluice_core::mem::{CopyMemory, DevAddr};
+use sluice_core::mem::{CopyMemory, DevAddr, Memory};
 use sluice_core::producer::{AppendError, DropCause, Lane, Pool, PoolSetup, ReadyRing, Records, Subsystem};
 
 use crate::board::Shared;
@@ -29,6 +29,7 @@ struct Numbers;
 
 impl Records for Numbers {
     type Record = u64;
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout =
         BufferLayout { bytes: 64, count: 32, records: 0, record_bytes: size_of::<u64>(), capacity: 4 };
     const KIND: PoolKind = KIND;
@@ -39,6 +40,7 @@ struct Tasks;
 
 impl Records for Tasks {
     type Record = AicpuTaskRecord;
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout = match REGION.array(KIND) {
         Some(array) => array.buffer,
         None => panic!("the region has the pool"),

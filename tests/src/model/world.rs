@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sluice_core::gate::Gates;
 use sluice_core::layout::{BufferLayout, Instance, PoolKind};
-use sluice_core::mem::{DevAddr, LongPeer, Word};
+use sluice_core::mem::{DevAddr, LongPeer, Memory, Word};
 use sluice_core::producer::{
     Append, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Rules, Subsystem,
     Switch, SwitchEnd,
@@ -30,6 +30,7 @@ pub struct OneRecord;
 
 impl Records for OneRecord {
     type Record = [u8; 32];
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout = layout::BUFFER;
     const KIND: PoolKind = PoolKind::SOLE;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::thread;
-use sluice_core::mem::{DevAddr, Memory, Peer};
+use sluice_core::mem::{DevAddr, LongPeer, Memory, Peer};
 use sluice_core::producer::{Rules, tiny};
 use sluice_host::dfx::attach::Attach;
 use sluice_host::dfx::drain::Drained;
@@ -90,6 +90,43 @@ fn two_lanes_pass_a_freeze() {
         seen.fetch_add(host.opened, Ordering::Relaxed);
     });
     assert!(opened.load(Ordering::Relaxed) > 0, "some lane starved before it was served");
+}
+
+/// A core looks for its buffer while its lane publishes that and claims the next. It goes by the sequence.
+fn core_beside_a_switch(weakened: Option<Weakened>) {
+    explore(None, move || {
+        let stage = Stage::new(weakened, 1, 2);
+        let mut worker = stage.worker::<Whole>(0);
+        stage.host(GateScope::All).serve();
+        worker.claim();
+        worker.fill(7);
+        let first = worker.pool.state().buffer;
+        let sequence = Peer::new(stage.memory.word(tiny::at(POOL.current_seq)).expect("a word"));
+        let current = LongPeer::at(&stage.memory, tiny::at(POOL.current_ptr)).expect("a word");
+        let lane = thread::spawn(move || worker.switch());
+        if sequence.observe() == 1 {
+            let found = current.try_observe().expect("no fault");
+            assert!(found != first && !found.is_null(), "the buffer of an earlier sequence");
+        }
+        lane.join().expect("the lane's own assertions");
+    });
+}
+
+#[test]
+fn a_core_that_goes_by_the_sequence_finds_the_buffer() {
+    core_beside_a_switch(None);
+}
+
+#[test]
+#[should_panic(expected = "the buffer of an earlier sequence")]
+fn a_sequence_without_order_is_reported() {
+    core_beside_a_switch(Some(Weakened::Stores(tiny::at(POOL.current_seq))));
+}
+
+#[test]
+#[should_panic(expected = "the buffer of an earlier sequence")]
+fn a_sequence_found_without_order_is_reported() {
+    core_beside_a_switch(Some(Weakened::Loads(tiny::at(POOL.current_seq))));
 }
 
 /// A host attaches while a lane publishes the first of two buffers and claims the second.

@@ -36,6 +36,7 @@ pub(crate) struct One;
 
 impl Records for One {
     type Record = [u32; 2];
+    type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout =
         BufferLayout { bytes: 12, count: 8, records: 0, record_bytes: 8, capacity: 1 };
     const KIND: PoolKind = PoolKind::SOLE;

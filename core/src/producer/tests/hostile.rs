@@ -85,6 +85,6 @@ fn places_outside_the_memory_are_refused() {
     let memory = block(tiny::BASE, 0xd00);
     assert!(tiny::attach_lane::<_, Tiny>(&memory, 3, 4, 0).is_ok());
     assert!(tiny::attach_lane::<_, Tiny>(&memory, 4, 4, 0).is_err());
-    assert!(tiny::attach_pool::<_, Tiny>(&memory, 7, 4).is_ok());
-    assert!(tiny::attach_pool::<_, Tiny>(&memory, 8, 4).is_err());
+    assert!(tiny::attach_pool::<_, Record, Tiny>(&memory, 7, 4).is_ok());
+    assert!(tiny::attach_pool::<_, Record, Tiny>(&memory, 8, 4).is_err());
 }

@@ -145,7 +145,7 @@ fn each_sign_of_life_clears_the_latch_before_the_switch_may_fail() {
 fn a_peer_pools_queue_is_no_sign_of_life() {
     let mut bench = latched();
     let memory = bench.host.memory.clone();
-    let mut other = tiny::attach_pool::<_, Tiny>(&memory, 1, 2).expect("mapped");
+    let mut other = tiny::attach_pool::<_, Record, Tiny>(&memory, 1, 2).expect("mapped");
     assert_ne!(bench.host.word(tiny::pool(0).free_tail), bench.host.word(tiny::pool(1).free_tail));
     let mut switch = bench.lane.begin_claim();
     let ended = bench.lane.poll_switch(&mut other, &mut switch, &bench.env);

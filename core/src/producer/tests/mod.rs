@@ -1,10 +1,13 @@
 //! The engine on memory of its own, with the host's side played by direct stores.
 
 mod accounts;
+mod chains;
+mod hooks;
 mod hostile;
 mod latch;
 mod order;
 mod schedules;
+mod stash;
 mod switch;
 mod threads;
 

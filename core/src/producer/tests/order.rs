@@ -63,6 +63,8 @@ fn a_claim_stores_count_then_current_then_sequence_then_head() {
     let stores = stores(&bench.host.memory);
     assert_eq!(names(&stores), ["count", "current, high", "current", "sequence", "head"]);
     assert!(is_released(&stores, "current"));
+    // A core that waits for the next buffer polls the sequence.
+    assert!(is_released(&stores, "sequence"));
     assert!(is_released(&stores, "head"));
 }
 

@@ -27,7 +27,7 @@ fn every_record_crosses_between_threads_through_one_buffer() {
         host
     });
     let mut lane = tiny::attach_lane::<_, Tiny>(&memory, 0, 2, u64::MAX).expect("mapped");
-    let mut pool = tiny::attach_pool(&memory, 0, 2).expect("mapped");
+    let mut pool = tiny::attach_pool::<_, Record, _>(&memory, 0, 2).expect("mapped");
     let mut env = Surroundings::new(|_| thread::yield_now());
     for first in 0..RECORD_COUNT {
         lane.append(&mut pool, &[first, !first, 7, first], &mut env).expect("a host that serves");
