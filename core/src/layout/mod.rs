@@ -38,6 +38,7 @@ pub mod device_phase;
 pub mod extension;
 pub mod host_phase;
 pub mod pmu;
+pub mod pmu_events;
 mod region;
 pub mod scope_stats;
 mod subsystem;

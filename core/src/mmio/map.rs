@@ -10,6 +10,7 @@
 //!   0x43000  notification  NQ i: block at 0x100 + 0x28·i
 //!   0x44000  mailboxes     engine e: at 0x40·e
 //!   0x45000  firmware      words among the device's own services
+//!   0x46000  counters      engine e: at 0x80·e
 //! ```
 //!
 //! Bank and notification offsets are the wire contract's, the places of the blocks our own choice. An address
@@ -17,6 +18,7 @@
 
 use core::fmt;
 
+use super::counters;
 use crate::mem::DevAddr;
 
 /// Which ring of a queue.
@@ -314,6 +316,7 @@ impl TpbRegisters {
     const MAILBOXES: u64 = 0x4_4000;
     const MAILBOX_BYTES: u64 = 0x40;
     const FIRMWARE: u64 = 0x4_5000;
+    const COUNTERS: u64 = 0x4_6000;
     const PAGE: u64 = 0x1000;
 
     /// The registers of one half of `queue`.
@@ -348,6 +351,11 @@ impl TpbRegisters {
     /// Address of an engine's mailbox.
     pub const fn mailbox(self, engine: Engine) -> DevAddr {
         self.0.offset(Self::MAILBOXES + Self::MAILBOX_BYTES * engine as u64)
+    }
+
+    /// Address of an engine's performance counters.
+    pub const fn counters(self, engine: Engine) -> DevAddr {
+        self.0.offset(Self::COUNTERS + counters::BLOCK_BYTES * engine as u64)
     }
 
     /// Address of the page in which the device's services keep words of their own.

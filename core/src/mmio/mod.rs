@@ -6,13 +6,16 @@
 //! | `control` | counters between host and sequencer |
 //! | `line` | a pin as a doorbell or attention line |
 //! | `mailbox` | items between a lane and a compute-core agent |
+//! | `counters` | what a core counts of them |
 
 mod control;
+mod counters;
 mod line;
 mod mailbox;
 mod map;
 
 pub use control::{ControlWord, HostControl, OpaqueCycles, SequencerControl, TakenOver};
+pub use counters::{AgentCounters, COUNTERS, Counts, LaneCounters};
 pub use line::{AttentionLine, DoorbellLine};
 pub use mailbox::{AgentMailbox, ItemReport, ItemStatus, LaneMailbox};
 pub use map::{
