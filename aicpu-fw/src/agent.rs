@@ -10,11 +10,13 @@
 //! A poll runs a bounded number of pairs, so that agents which share a processor take turns.
 
 use sluice_core::exec::{CoreIndex, ErrorClass, Instruction, InstructionBytes, RunBlock};
+use sluice_core::layout::ArchId;
 use sluice_core::mem::{DevAddr, DeviceMemory, Fault};
 use sluice_core::mmio::{AgentMailbox, ItemReport, ItemStatus, OpaqueCycles, QueueId, TpbRegisters};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::copy::{CopyEngine, Effects};
+use crate::counting::Counting;
 use crate::platform::{Activity, Context, Platform};
 use crate::queue::DmaQueue;
 
@@ -57,6 +59,7 @@ pub(crate) struct Agent<M: DeviceMemory> {
     registers: TpbRegisters,
     mailbox: AgentMailbox<M::Word>,
     opaque: OpaqueCycles<M::Word>,
+    counting: Counting<M>,
     delays: AgentDelays,
     items: u32,
     state: State<M>,
@@ -71,6 +74,7 @@ impl<M: DeviceMemory> Agent<M> {
     /// [`Fault`] when its mailbox lies outside device memory.
     pub(crate) fn attach(
         memory: &M,
+        arch: ArchId,
         core: CoreIndex,
         registers: TpbRegisters,
         delays: AgentDelays,
@@ -80,6 +84,7 @@ impl<M: DeviceMemory> Agent<M> {
             registers,
             mailbox: AgentMailbox::attach(memory, registers, core.engine())?,
             opaque: OpaqueCycles::attach(memory, registers)?,
+            counting: Counting::attach(memory, arch, registers, core.engine())?,
             delays,
             items: 0,
             state: State::Idle,
@@ -91,6 +96,7 @@ impl<M: DeviceMemory> Agent<M> {
         if matches!(self.state, State::Idle) {
             // Nearly every poll ends here: a look costs less than to move the state.
             let Some(instruction) = self.mailbox.take() else { return Activity::Idle };
+            self.counting.begin(|| cx.now_cycles());
             self.state = self.take_up(cx, instruction);
             return Activity::Busy;
         }
@@ -101,6 +107,7 @@ impl<M: DeviceMemory> Agent<M> {
                 Activity::Busy
             }
             State::Holding { report, until_cycles } if until_cycles <= cx.now_cycles() => {
+                self.counting.end(&report, || cx.now_cycles());
                 self.mailbox.finish(report);
                 cx.wake_lane(self.core.lane(cx.map().lanes));
                 Activity::Busy

@@ -15,6 +15,7 @@
 //! | `board` | words between the sequencer and the lanes |
 //! | `lane`, `engine` | a lane's loop over its engines, and one engine's program |
 //! | `agent` | the core behind a mailbox: runs what it is handed |
+//! | `counting` | what a core's counters say of that |
 //! | `queue`, `copy` | a DMA queue, and one descriptor pair |
 //! | `record` | what a lane records of all this |
 //! | `workload` | records without work, to load the recording |
@@ -30,6 +31,7 @@ extern crate std;
 mod agent;
 mod board;
 mod copy;
+mod counting;
 mod engine;
 mod lane;
 mod node;

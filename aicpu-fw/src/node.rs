@@ -130,7 +130,7 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         }
         for core in CoreIndex::all(map.registers.tpbs()).filter(|core| placement.agent(*core) == processor) {
             let Ok(registers) = map.registers.tpb(core.tpb()) else { continue };
-            let agent = Agent::attach(node.cx.memory(), core, registers, delays)?;
+            let agent = Agent::attach(node.cx.memory(), arch, core, registers, delays)?;
             push(&mut node.agents, agent, "agents")?;
         }
         Ok(node)

@@ -136,8 +136,8 @@ const A2A3: &[EventGroup] = &[
         name: "memory UB",
         events: &[
             event(0, "ub_read_bw_mte", 0x3d, BYTES),
-            event(1, "l2_write_bw", 0x10, BYTES),
-            event(2, "main_mem_write_bw", 0x13, BYTES),
+            event(1, "l2_write_bw", 0x10, PAIRS),
+            event(2, "main_mem_write_bw", 0x13, PAIRS),
             event(3, "ub_write_bw_mte", 0x3e, BYTES),
             event(4, "ub_read_bw_vector", 0x43, BYTES),
             event(5, "ub_write_bw_vector", 0x44, BYTES),
