@@ -20,7 +20,12 @@ use sluice_core::exec::{DeviceMap, ErrorClass, REQUEST_BYTES};
 use sluice_core::mem::{DevAddr, DeviceMemory, store_barrier};
 use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, Register, TpbId, TpbRegisters};
 
+use zerocopy::IntoBytes;
+
 use crate::queue::DmaQueue;
+
+/// Both halves of a ring's address, and its length behind them.
+const RING_BYTES: u32 = 12;
 
 const REQUEST: u32 = TpbRegisters::REQUEST_OFFSET_BYTES;
 const REQUEST_END: u32 = REQUEST + REQUEST_BYTES as u32;
@@ -99,12 +104,24 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             return Err(ErrorClass::DMA_ABORT);
         }
         let mut register = self.map.registers.locate(to).ok_or(ErrorClass::OUT_OF_BOUNDS)?;
-        if let (_, Register::Control(offset @ REQUEST..REQUEST_END)) = register
-            && bytes <= REQUEST_END - offset
-        {
+        match register {
             // Bytes that its TPB's sequencer alone reads, once the start event is set.
-            self.memory.copy(from, to, bytes.into()).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
-            return Ok(Effects::default());
+            (_, Register::Control(offset @ REQUEST..REQUEST_END)) if bytes <= REQUEST_END - offset => {
+                self.memory.copy(from, to, bytes.into()).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
+                return Ok(Effects::default());
+            }
+            // What most pairs write: a ring as a whole.
+            (tpb, Register::Queue(half, queue, QueueRegister::BaseLow))
+                if bytes == RING_BYTES && queue != QueueId::EXEC =>
+            {
+                let mut ring = [0u32; 3];
+                let read = self.memory.read_bytes(from, ring.as_mut_bytes());
+                read.map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
+                let ring = ring.map(u32::from_le);
+                self.with_queue(tpb, half, queue, |registers| registers.write_ring(ring))?;
+                return Ok(Effects { prologue: queue == QueueId::PROLOGUE, ..Effects::default() });
+            }
+            _ => {}
         }
         let mut effects = Effects::default();
         for offset in (0..u64::from(bytes)).step_by(4) {
@@ -132,7 +149,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             // The execution queue is the host's alone.
             Register::Queue(_, QueueId::EXEC, _) | Register::Other => return Err(ErrorClass::DMA_ABORT),
             Register::Queue(half, queue, register) => {
-                if !self.write_queue(tpb, half, queue, register, value)? {
+                if !self.with_queue(tpb, half, queue, |registers| registers.write(register, value))? {
                     return Err(ErrorClass::DMA_ABORT);
                 }
                 effects.prologue |= queue == QueueId::PROLOGUE;
@@ -157,22 +174,21 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
         Ok(())
     }
 
-    /// Writes a register of a queue. Reports whether descriptors may write it.
-    fn write_queue(
+    /// Does something with the registers of one half of a queue.
+    fn with_queue<R>(
         &self,
         tpb: TpbId,
         half: Half,
         queue: QueueId,
-        register: QueueRegister,
-        value: u32,
-    ) -> Result<bool, ErrorClass> {
+        run: impl FnOnce(&QueueRegisters<M::Word>) -> R,
+    ) -> Result<R, ErrorClass> {
         let at_hand = self.at_hand.filter(|(own, _)| *own == tpb);
         if let Some(queue) = at_hand.and_then(|(_, queues)| queues.get(queue.get() as usize)) {
-            return Ok(queue.half(half).write(register, value));
+            return Ok(run(queue.half(half)));
         }
         let bank =
             self.map.registers.tpb(tpb).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?.queue_bank(half, queue);
         let registers = QueueRegisters::attach(self.memory, bank).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
-        Ok(registers.write(register, value))
+        Ok(run(&registers))
     }
 }

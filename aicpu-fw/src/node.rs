@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   round:  recorder follows the boot block ─► made-up records ─► engines ─► sequencers (lane 0) ─► agents ─► tell the host
+//!           a sequencer did something ─► engines and sequencers once more
 //!   nothing done in a whole round ─► wait until woken, or until an agent's time has come
 //! ```
 //!
@@ -144,11 +145,15 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
             record.sync(cx);
             activity = activity.and(workload.poll(cx, record));
             activity = activity.and(service.poll(cx, record));
+            if service.index() != LaneIndex::SEQUENCER {
+                continue;
+            }
             // Behind the engines: what these end is done in the same round.
-            if service.index() == LaneIndex::SEQUENCER {
-                for sequencer in sequencers.iter_mut() {
-                    activity = activity.and(sequencer.poll(cx, record));
-                }
+            let sequenced = poll_all(sequencers, cx, record);
+            activity = activity.and(sequenced);
+            if sequenced == Activity::Busy {
+                // What was started just now begins in the same round, too.
+                activity = activity.and(service.poll(cx, record)).and(poll_all(sequencers, cx, record));
             }
         }
         for agent in agents {
@@ -173,6 +178,14 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
             }
         }
     }
+}
+
+fn poll_all<P: Platform, const CORES: usize>(
+    sequencers: &mut [Sequencer<P::Memory>],
+    cx: &Context<P>,
+    record: &mut Recorder<P::Memory, CORES>,
+) -> Activity {
+    sequencers.iter_mut().fold(Activity::Idle, |activity, sequencer| activity.and(sequencer.poll(cx, record)))
 }
 
 /// Puts `item` into a list of services.

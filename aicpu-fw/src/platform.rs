@@ -72,6 +72,7 @@ pub enum Activity {
 
 impl Activity {
     /// What two services that share a processor come to.
+    #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Busy, _) | (_, Self::Busy) => Self::Busy,

@@ -333,6 +333,7 @@ impl Pair {
     ///
     /// # Errors
     /// Anything but one whole plain copy with equal lengths.
+    #[inline]
     pub fn decode(&self) -> Result<CopySpec, DecodeError> {
         let (tx_ctrl, rx_ctrl, meta) = (self.tx.len_ctrl(), self.rx.len_ctrl(), self.tx.meta_ctrl());
         for (half, ctrl) in [(Half::Tx, tx_ctrl), (Half::Rx, rx_ctrl)] {

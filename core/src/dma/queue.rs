@@ -68,10 +68,7 @@ impl<W: Word> QueueRegisters<W> {
     /// Sets a queue up: the host's bring-up, and the device's own re-arming by base and length at once.
     pub fn set_up(&self, ring: Ring) {
         let (low, high) = ring.base.split();
-        self.base_low.store_relaxed(low);
-        self.base_high.store_relaxed(high);
-        self.length.store_relaxed(ring.size.descriptors());
-        self.rearm();
+        self.write_ring([low, high, ring.size.descriptors()]);
     }
 
     /// Performs a write of `value` to `register`. Reports whether descriptors may write that register.
@@ -86,6 +83,14 @@ impl<W: Word> QueueRegisters<W> {
         }
         self.rearm();
         true
+    }
+
+    /// Performs a write of the three registers that describe the ring: both halves of its address, then its length.
+    pub fn write_ring(&self, [base_low, base_high, length]: [u32; 3]) {
+        self.base_low.store_relaxed(base_low);
+        self.base_high.store_relaxed(base_high);
+        self.length.store_relaxed(length);
+        self.rearm();
     }
 
     /// Goes back to the start of the ring and its first lap, with nothing started.

@@ -363,6 +363,7 @@ impl TpbRegisters {
         self.0.offset(Self::FIRMWARE)
     }
 
+    #[inline]
     const fn locate(offset: u64) -> Register {
         let index = (offset % Self::PAGE / 4) as u32;
         let found = match offset {
@@ -441,6 +442,7 @@ impl RegisterMap {
     }
 
     /// What lies at `address`; `None` outside the window.
+    #[inline]
     pub const fn locate(&self, address: DevAddr) -> Option<(TpbId, Register)> {
         let offset = address.0.wrapping_sub(self.base.0);
         if offset >= self.bytes() {

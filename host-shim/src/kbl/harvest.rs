@@ -400,8 +400,10 @@ fn received(result: Result<usize, ReceiveError>) -> Result<usize, Fault> {
 
 /// The execution with this ordinal on the TPB at `place`.
 fn part_of(entries: &mut VecDeque<Entry>, place: usize, ordinal: u32) -> Option<&mut Part> {
-    let mut parts = entries.iter_mut().filter_map(|entry| entry.part_mut(place));
-    parts.find(|part| part.ordinal == Some(ordinal) && !part.ended)
+    let is_it = |part: &Part| part.ordinal == Some(ordinal) && !part.ended;
+    // Mostly the oldest.
+    let index = entries.iter().position(|entry| entry.part(place).is_some_and(is_it))?;
+    entries[index].part_mut(place)
 }
 
 /// The execution that ran on the TPB at `place` at that time: the first that has not ended by then.
