@@ -1,8 +1,8 @@
 //! A node: all services of one processor, polled in turn.
 //!
 //! ```text
-//!   round:  recorder follows the boot block ─► made-up records ─► engines ─► sequencers (lane 0) ─► agents ─► tell the host
-//!           a sequencer did something ─► engines and sequencers once more
+//!   round:  recorder follows the boot block ─► made-up records ─► engines ─► agents ─► tell the host
+//!                                                                 └─ lane 0: between two polls of the sequencers
 //!   nothing done in a whole round ─► wait until woken, or until an agent's time has come
 //! ```
 //!
@@ -144,16 +144,16 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         for Lane { service, record, workload } in lanes {
             record.sync(cx);
             activity = activity.and(workload.poll(cx, record));
-            activity = activity.and(service.poll(cx, record));
             if service.index() != LaneIndex::SEQUENCER {
+                activity = activity.and(service.poll(cx, record));
                 continue;
             }
-            // Behind the engines: what these end is done in the same round.
-            let sequenced = poll_all(sequencers, cx, record);
-            activity = activity.and(sequenced);
-            if sequenced == Activity::Busy {
-                // What was started just now begins in the same round, too.
-                activity = activity.and(service.poll(cx, record)).and(poll_all(sequencers, cx, record));
+            // Sequencers on both sides of the engines: what they start begins in the same round, and what these end is done.
+            activity = activity.and(poll_all(sequencers, cx, record));
+            let served = service.poll(cx, record);
+            activity = activity.and(served);
+            if served == Activity::Busy {
+                activity = activity.and(poll_all(sequencers, cx, record));
             }
         }
         for agent in agents {
