@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 8] = *b"\x89SLC\r\n\x1a\n";
 /// A file of another major version cannot be read.
 pub const VERSION_MAJOR: u16 = 1;
 /// Counts additions that an older reader may skip: new segment kinds, new keys in JSON payloads.
-pub const VERSION_MINOR: u16 = 0;
+pub const VERSION_MINOR: u16 = 1;
 /// First bytes of every segment.
 pub const SYNC: [u8; 4] = *b"SEG\xa5";
 /// Segments start at multiples of this many bytes.
@@ -186,8 +186,8 @@ impl Kind {
     pub const MANIFEST: Self = Self(1);
     /// [`BufferHeader`](super::BufferHeader), then records as on the wire.
     pub const BUFFER: Self = Self(2);
-    /// [`FreezeEvent`](super::FreezeEvent)s.
-    pub const FREEZES: Self = Self(3);
+    /// [`FreezeEvent`](super::FreezeEvent)s of minor version 0, which end before the buffers.
+    pub const FREEZES_0: Self = Self(3);
     /// [`ClockPair`](super::ClockPair)s.
     pub const CLOCK_PAIRS: Self = Self(4);
     /// [`HostPhase`](super::HostPhase)s.
@@ -196,6 +196,8 @@ impl Kind {
     pub const LOSSES: Self = Self(6);
     /// JSON [`Summary`](super::Summary); the last segment of a capture that was finished.
     pub const END: Self = Self(7);
+    /// [`FreezeEvent`](super::FreezeEvent)s.
+    pub const FREEZES: Self = Self(8);
 
     /// Most bytes of a payload of this kind.
     pub const fn max_payload_bytes(self) -> usize {
@@ -210,7 +212,7 @@ impl Kind {
         Some(match self {
             Self::MANIFEST => "manifest",
             Self::BUFFER => "buffer",
-            Self::FREEZES => "freezes",
+            Self::FREEZES | Self::FREEZES_0 => "freezes",
             Self::CLOCK_PAIRS => "clock pairs",
             Self::HOST_PHASES => "host phases",
             Self::LOSSES => "losses",
@@ -297,7 +299,7 @@ mod tests {
     fn header_keeps_its_bytes() {
         let bytes = HEADER.encode();
         assert_eq!(FileHeader::decode(&bytes), Ok(HEADER));
-        assert_eq!(&bytes[..20], b"\x89SLC\r\n\x1a\n\x01\0\0\0\x40\0\0\0\x02\0\0\0");
+        assert_eq!(&bytes[..20], b"\x89SLC\r\n\x1a\n\x01\0\x01\0\x40\0\0\0\x02\0\0\0");
         assert_eq!(&bytes[24..32], &0x0012_3456_789a_bcde_u64.to_le_bytes());
     }
 
@@ -321,7 +323,7 @@ mod tests {
         assert!(text(&[b'x'; 64]).starts_with("not a capture: begins with [78, 78"));
         let mut future = HEADER.encode();
         future[8] = 7;
-        assert_eq!(text(&future), "capture version 7.0, this program reads 1.x");
+        assert_eq!(text(&future), "capture version 7.1, this program reads 1.x");
         assert_eq!(text(&FileHeader { clock_hz: 0, ..HEADER }.encode()), "capture states a clock of 0 Hz");
     }
 

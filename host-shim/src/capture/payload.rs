@@ -5,7 +5,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::mem::size_of;
+use core::mem::{offset_of, size_of};
 
 use serde::{Deserialize, Serialize};
 use sluice_core::layout::{PoolKind, SubsystemId};
@@ -106,6 +106,8 @@ named_number! {
         CORRUPT = 4, "corrupt";
         /// A core still held the buffer when it was given up.
         CORE_BUSY = 5, "core_busy";
+        /// What a core had left belonged to another task.
+        MISMATCH = 6, "mismatch";
     }
 }
 
@@ -186,14 +188,21 @@ pub struct FreezeEvent {
     pub subsystem: Subsystem,
     /// Which gate.
     pub gate: Gate,
-    /// The lane whose signal opened it, [`NO_LANE`] when that is not known.
+    /// The lane that had waited longest when it opened, [`NO_LANE`] when that is not known.
     pub opened_by: u32,
-    /// Lanes that stood at a gate at the release.
+    /// Most lanes that stood at a gate at once.
     pub lanes_parked: u32,
     /// Host monotonic ns.
     pub opened_ns: u64,
     /// Host monotonic ns.
     pub released_ns: u64,
+    /// Buffers that the host took meanwhile; 0 in captures of minor version 0.
+    pub buffers_drained: u64,
+}
+
+impl FreezeEvent {
+    /// Bytes of an event in captures of minor version 0.
+    pub(super) const BYTES_0: usize = offset_of!(Self, buffers_drained);
 }
 
 /// The device counter and the host clock read at one instant.
@@ -284,7 +293,8 @@ pub struct LossNote {
     pub noted_ns: u64,
 }
 
-const _: () = assert!(size_of::<FreezeEvent>() == 32 && size_of::<ClockPair>() == 24);
+const _: () = assert!(size_of::<FreezeEvent>() == 40 && FreezeEvent::BYTES_0 == 32);
+const _: () = assert!(size_of::<ClockPair>() == 24);
 const _: () = assert!(size_of::<HostPhase>() == 56 && size_of::<LossNote>() == 40);
 
 impl LossNote {
@@ -410,32 +420,41 @@ impl PoolTotals {
 #[derive(Clone, Debug)]
 pub struct Items<'a, T> {
     bytes: &'a [u8],
+    item_bytes: usize,
     item: PhantomData<fn() -> T>,
 }
 
 impl<'a, T: FromBytes> Items<'a, T> {
     /// The items that stand whole in `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, item: PhantomData }
+        Self::of_size(bytes, size_of::<T>())
+    }
+
+    /// The items that stand whole in `bytes`, of which each takes `item_bytes`, at most as many as one has today and not 0;
+    /// what an item of then had not is 0.
+    pub(super) fn of_size(bytes: &'a [u8], item_bytes: usize) -> Self {
+        Self { bytes, item_bytes, item: PhantomData }
     }
 }
 
-impl<T: FromBytes> Iterator for Items<'_, T> {
+impl<T: FromBytes + IntoBytes> Iterator for Items<'_, T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        let (item, rest) = T::read_from_prefix(self.bytes).ok()?;
+        let (bytes, rest) = self.bytes.split_at_checked(self.item_bytes)?;
         self.bytes = rest;
+        let mut item = T::new_zeroed();
+        item.as_mut_bytes().get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(item)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let items = self.bytes.len() / size_of::<T>();
+        let items = self.bytes.len() / self.item_bytes;
         (items, Some(items))
     }
 }
 
-impl<T: FromBytes> ExactSizeIterator for Items<'_, T> {}
+impl<T: FromBytes + IntoBytes> ExactSizeIterator for Items<'_, T> {}
 
 #[cfg(test)]
 mod tests {

@@ -374,7 +374,7 @@ fn read_up_to(source: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
 enum Content {
     Manifest(Box<Manifest>),
     Buffer(BufferHeader),
-    Freezes,
+    Freezes { item_bytes: usize },
     ClockPairs,
     HostPhases,
     Losses,
@@ -388,10 +388,13 @@ impl Content {
             serde_json::from_slice(payload).map(Box::new).map_err(|error| error.to_string())
         }
         fn whole_items<T>(payload: &[u8], content: Content) -> Result<Content, String> {
-            if payload.len().is_multiple_of(size_of::<T>()) {
+            whole(payload, size_of::<T>(), content)
+        }
+        fn whole(payload: &[u8], item_bytes: usize, content: Content) -> Result<Content, String> {
+            if payload.len().is_multiple_of(item_bytes) {
                 Ok(content)
             } else {
-                Err(format!("{} bytes are no whole number of {}-byte items", payload.len(), size_of::<T>()))
+                Err(format!("{} bytes are no whole number of {item_bytes}-byte items", payload.len()))
             }
         }
         match kind {
@@ -407,7 +410,11 @@ impl Content {
                 )),
                 Ok((header, _)) => Ok(Self::Buffer(header)),
             },
-            Kind::FREEZES => whole_items::<FreezeEvent>(payload, Self::Freezes),
+            Kind::FREEZES | Kind::FREEZES_0 => {
+                let is_old = kind == Kind::FREEZES_0;
+                let item_bytes = if is_old { FreezeEvent::BYTES_0 } else { size_of::<FreezeEvent>() };
+                whole(payload, item_bytes, Self::Freezes { item_bytes })
+            }
             Kind::CLOCK_PAIRS => whole_items::<ClockPair>(payload, Self::ClockPairs),
             Kind::HOST_PHASES => whole_items::<HostPhase>(payload, Self::HostPhases),
             Kind::LOSSES => whole_items::<LossNote>(payload, Self::Losses),
@@ -419,7 +426,7 @@ impl Content {
         match self {
             Self::Manifest(manifest) => Segment::Manifest(manifest),
             Self::Buffer(header) => Segment::Buffer(header, &payload[size_of::<BufferHeader>()..]),
-            Self::Freezes => Segment::Freezes(Items::new(payload)),
+            Self::Freezes { item_bytes } => Segment::Freezes(Items::of_size(payload, item_bytes)),
             Self::ClockPairs => Segment::ClockPairs(Items::new(payload)),
             Self::HostPhases => Segment::HostPhases(Items::new(payload)),
             Self::Losses => Segment::Losses(Items::new(payload)),
@@ -436,7 +443,7 @@ mod tests {
     use proptest::prelude::*;
     use zerocopy::IntoBytes;
 
-    use super::super::payload::{LossCause, Phase};
+    use super::super::payload::{Gate, LossCause, Phase, Subsystem};
     use super::super::writer::tests::{HEADER, POOL};
     use super::super::writer::{Storage, Writer};
     use super::*;
@@ -593,8 +600,12 @@ mod tests {
             reader.damages()[0].to_string()
         };
         assert_eq!(
-            says(Kind::FREEZES, &[0; 33]),
-            "byte 64: segment 0 (freezes): 33 bytes are no whole number of 32-byte items"
+            says(Kind::FREEZES, &[0; 41]),
+            "byte 64: segment 0 (freezes): 41 bytes are no whole number of 40-byte items"
+        );
+        assert_eq!(
+            says(Kind::FREEZES_0, &[0; 40]),
+            "byte 64: segment 0 (freezes): 40 bytes are no whole number of 32-byte items"
         );
         assert_eq!(
             says(Kind::BUFFER, &[0; 5]),
@@ -607,6 +618,27 @@ mod tests {
         );
         assert!(says(Kind::MANIFEST, b"[").contains("segment 0 (manifest): "));
         assert!(says(Kind::MANIFEST, &[b'['; 100_000]).contains("segment 0 (manifest): "));
+    }
+
+    #[test]
+    fn freezes_of_the_first_minor_version_are_read() {
+        let event = |opened_ns| FreezeEvent {
+            subsystem: Subsystem::PMU,
+            gate: Gate::FREE,
+            opened_by: 1,
+            lanes_parked: 2,
+            opened_ns,
+            released_ns: 9,
+            buffers_drained: 0,
+        };
+        let events = [event(3), event(5)];
+        let old: Vec<u8> =
+            events.iter().flat_map(|event| &event.as_bytes()[..FreezeEvent::BYTES_0]).copied().collect();
+        let capture = forged(Kind::FREEZES_0, old.len() as u32, &old);
+        let mut reader = open(&capture);
+        let Some(Segment::Freezes(found)) = reader.read().unwrap() else { panic!("a segment of freezes") };
+        assert_eq!(found.len(), 2);
+        assert_eq!(found.collect::<Vec<_>>(), events);
     }
 
     #[test]

@@ -1,6 +1,27 @@
 //! What a session counted, and whether it adds up.
+//!
+//! ```text
+//!   produced (device) = collected (host) + lost, by cause (device: no buffer, host gone, …; host: copy failed)
+//! ```
+//!
+//! The identity holds per pool once every lane has flushed. What the device says it made and neither side can account for
+//! was damaged on the way.
 
-use sluice_core::layout::{Instance, PoolKind};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+use sluice_core::layout::extension::{LaneStatus, PoolStatus};
+use sluice_core::layout::{Instance, PoolKind, SubsystemId};
+use sluice_core::mem::{DevAddr, Fault, Memory, Word};
+use sluice_core::producer::DropCause;
+
+use super::collector::{Collected, Tally};
+use super::ledger::PoolBuffers;
+use super::plan::{Part, Plan};
+use super::server::ServerCounts;
+
+/// The accounts of a session.
+pub type Accounts = BTreeMap<SubsystemId, Account>;
 
 /// Records lost, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,12 +38,15 @@ pub struct Lost {
     pub corrupt: u64,
     /// A core did not finish.
     pub core_busy: u64,
+    /// What a core had left belonged to another task.
+    pub mismatch: u64,
 }
 
 impl Lost {
     /// All causes together.
     pub const fn total(&self) -> u64 {
-        self.host_gone + self.host_crash + self.copy_failed + self.no_buffer + self.corrupt + self.core_busy
+        let Self { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy, mismatch } = *self;
+        host_gone + host_crash + copy_failed + no_buffer + corrupt + core_busy + mismatch
     }
 
     /// Adds another pool's losses.
@@ -33,6 +57,7 @@ impl Lost {
         self.no_buffer += other.no_buffer;
         self.corrupt += other.corrupt;
         self.core_busy += other.core_busy;
+        self.mismatch += other.mismatch;
     }
 }
 
@@ -72,6 +97,12 @@ impl FreezeStats {
         self.total_ns += duration_ns;
         self.max_ns = self.max_ns.max(duration_ns);
     }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.total_ns += other.total_ns;
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
 }
 
 /// A subsystem's account at the end of a session.
@@ -91,6 +122,8 @@ pub struct Account {
     pub served: u64,
     /// Ready entries refused, and indices out of range.
     pub corrupt_words: u64,
+    /// Releases at which ledger, spare lists and queues did not agree.
+    pub imbalances: u64,
     /// Lanes that did not report flushed in time.
     pub lanes_missing: u32,
 }
@@ -128,6 +161,87 @@ impl Account {
     /// Whether every record made was collected, nothing more, and every lane reported.
     pub fn is_lossless(&self) -> bool {
         self.lanes_missing == 0
+            && self.imbalances == 0
             && self.pools.iter().all(|pool| pool.lost.total() == 0 && pool.collected == pool.produced)
+    }
+}
+
+impl Account {
+    /// Adds up what device and host counted of one subsystem.
+    ///
+    /// # Errors
+    /// [`Fault`] when the device's figures cannot be read.
+    pub(super) fn of<M: Memory>(
+        memory: &M,
+        plan: &Plan,
+        part: &Part,
+        counts: ServerCounts,
+        collected: &Collected,
+        lanes_missing: u32,
+    ) -> Result<Self, Fault> {
+        let pools = part.directory.pools().iter().zip(&collected.pools);
+        let pools = pools.map(|(pool, tally)| PoolAccount::of(memory, plan, part, pool, tally));
+        let mut ready_high_water = 0;
+        for lane in 0..part.region.shape().lanes() {
+            let at = plan.lane_word(part.subsystem, lane, offset_of!(LaneStatus, ready_high_water))?;
+            ready_high_water = ready_high_water.max(memory.word(at)?.try_load()?);
+        }
+        Ok(Self {
+            pools: pools.collect::<Result<_, _>>()?,
+            buffers: part.directory.buffers(),
+            ready_high_water,
+            rq: collected.rq,
+            fq: collected.fq,
+            served: counts.served,
+            corrupt_words: counts.corrupt_words,
+            imbalances: counts.imbalances,
+            lanes_missing,
+        })
+    }
+}
+
+impl PoolAccount {
+    fn of<M: Memory>(
+        memory: &M,
+        plan: &Plan,
+        part: &Part,
+        pool: &PoolBuffers,
+        tally: &Tally,
+    ) -> Result<Self, Fault> {
+        let (kind, instance) = (pool.kind, pool.instance);
+        let read = |at: DevAddr| memory.word(at)?.try_load();
+        let own = |offset: usize| plan.pool_word(part, kind, instance, offset).map_or(Ok(0), read);
+        let cause = |cause: DropCause| {
+            let at = offset_of!(PoolStatus, drops) + cause.index() * size_of::<u64>();
+            Ok::<_, Fault>(DevAddr::join(own(at)?, own(at + 4)?).0)
+        };
+        let mut lost = Lost {
+            host_gone: cause(DropCause::HostGone)?,
+            no_buffer: cause(DropCause::NoBuffer)?,
+            corrupt: cause(DropCause::Corrupt)?,
+            core_busy: cause(DropCause::CoreBusy)?,
+            mismatch: cause(DropCause::Mismatch)?,
+            copy_failed: tally.copy_failed,
+            host_crash: 0,
+        };
+        let on_the_wire = part.region.pool(kind, instance).and_then(|offsets| offsets.total_records);
+        let low = match on_the_wire {
+            Some(offset) => read(part.region_block.at().offset(offset as u64))?,
+            None => own(offset_of!(PoolStatus, total_records_lo))?,
+        };
+        let produced = DevAddr::join(low, own(offset_of!(PoolStatus, total_records_hi))?).0;
+        let unaccounted = produced.saturating_sub(tally.collected + lost.total());
+        let uncounted = unaccounted.min(tally.uncounted);
+        lost.copy_failed += uncounted;
+        lost.corrupt += unaccounted - uncounted;
+        Ok(Self {
+            kind,
+            instance,
+            produced,
+            collected: tally.collected,
+            lost,
+            switches: tally.buffers,
+            free_low_water: own(offset_of!(PoolStatus, free_low_water))?,
+        })
     }
 }

@@ -18,6 +18,7 @@
 //! keep every other lane parked.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use sluice_core::gate::Gate;
@@ -25,6 +26,7 @@ use sluice_core::mem::{Fault, Memory, Word};
 use sluice_core::producer::Rules;
 
 use super::ledger::{BufferId, Directory, GivenSide, PoolId};
+use super::release::ReleaseReady;
 use super::{FreeQueueFeed, GateControl, Occupancy, Pipe, RingWatch};
 
 /// Whom a starving lane stops.
@@ -119,6 +121,32 @@ pub enum Kept {
     },
 }
 
+/// A pool of which ledger, spare list and queue do not agree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Imbalance {
+    /// The pool.
+    pub pool: PoolId,
+    /// Buffers in the keeper's list.
+    pub spare: u32,
+    /// Buffers that the ledger counts as the host's.
+    pub host_held: u32,
+    /// Buffers in the free queue.
+    pub queued: u32,
+    /// Buffers that the ledger counts as the device's.
+    pub device_held: u32,
+}
+
+impl fmt::Display for Imbalance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pool: PoolId(pool), spare, host_held, queued, device_held } = self;
+        write!(
+            f,
+            "pool {pool}: host holds {host_held} buffers, {spare} of them spare; device holds {device_held}, {queued} of \
+             them queued"
+        )
+    }
+}
+
 /// What the keeper remembers between polls; plain data.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct KeeperState {
@@ -186,14 +214,14 @@ impl<M: Memory, W: Word> Keeper<M, W> {
         self.state = state;
     }
 
-    /// Makes one step. `agrees` is the subsystem's word that a freeze may end.
+    /// Makes one step. `ready` is the subsystem's word that a freeze may end.
     ///
     /// # Errors
     /// [`Fault`] when the transport fails; the step is made again by the next poll.
-    pub fn poll(
+    pub fn poll<R: ReleaseReady + ?Sized>(
         &mut self,
         returned: &impl Pipe<BufferId>,
-        agrees: impl FnOnce() -> bool,
+        ready: &mut R,
     ) -> Result<Kept, Fault> {
         match self.state.step {
             Step::Returns => self.take_returned(returned),
@@ -212,7 +240,10 @@ impl<M: Memory, W: Word> Keeper<M, W> {
                 let reached = self.at_limit(PoolId(pool))?;
                 self.advance_if(reached, next)
             }
-            Step::Agree => self.advance_if(agrees(), Step::Release(0)),
+            Step::Agree => {
+                let agrees = ready.is_ready()?;
+                self.advance_if(agrees, Step::Release(0))
+            }
             Step::Release(step) => self.release(step),
             Step::Over => {
                 self.state.step = Step::Returns;
@@ -238,18 +269,53 @@ impl<M: Memory, W: Word> Keeper<M, W> {
         Ok(())
     }
 
+    /// Holds the ledger against what lies in the spare lists and the queues: every buffer is on one side, a spare one on the
+    /// host's, and no more wait in a queue than the device holds. Returns the first pool of which that is not so.
+    ///
+    /// # Errors
+    /// [`Fault`] when the transport fails.
+    pub fn imbalance(&self) -> Result<Option<Imbalance>, Fault> {
+        // A buffer whose push may have failed is in two places until it is pushed again.
+        if self.state.pushing.is_some() {
+            return Ok(None);
+        }
+        for (number, queue) in (0..).zip(&self.queues) {
+            let buffers = self.directory.pool(PoolId(number)).buffers.clone();
+            let spare = &self.state.spare[number as usize];
+            let (mut host_held, mut device_held) = (0, 0);
+            for buffer in buffers.clone().map(BufferId) {
+                host_held += u32::from(self.ledger.is_host_held(buffer));
+                device_held += u32::from(self.ledger.is_device_held(buffer));
+            }
+            let queued = match queue.occupancy()? {
+                Occupancy::Waiting(waiting) => waiting,
+                // Named elsewhere; what lies there cannot be told.
+                Occupancy::Corrupt { .. } => 0,
+            };
+            if host_held + device_held != buffers.len() as u32
+                || spare.len() > host_held as usize
+                || spare.iter().any(|&buffer| !self.ledger.is_host_held(buffer))
+                || queued > device_held
+            {
+                let spare = spare.len() as u32;
+                return Ok(Some(Imbalance { pool: PoolId(number), spare, host_held, queued, device_held }));
+            }
+        }
+        Ok(None)
+    }
+
     /// Runs one whole round. Returns the buffers it moved.
     ///
     /// # Errors
     /// [`Fault`] when the transport fails; the round goes on from there.
-    pub fn round(
+    pub fn round<R: ReleaseReady + ?Sized>(
         &mut self,
         returned: &impl Pipe<BufferId>,
-        mut agrees: impl FnMut() -> bool,
+        ready: &mut R,
         mut event: impl FnMut(Kept),
     ) -> Result<u32, Fault> {
         loop {
-            match self.poll(returned, &mut agrees)? {
+            match self.poll(returned, ready)? {
                 Kept::Step => {}
                 Kept::RoundOver { moved } => return Ok(moved),
                 kept => event(kept),

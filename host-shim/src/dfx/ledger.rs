@@ -168,6 +168,12 @@ impl<W: Word> GivenSide<W> {
         self.given[index].get() == self.taken[index].observe()
     }
 
+    /// Whether the device holds `buffer`.
+    pub fn is_device_held(&self, buffer: BufferId) -> bool {
+        let index = buffer.0 as usize;
+        self.given[index].get() == self.taken[index].observe().wrapping_add(1) & self.mask
+    }
+
     /// Whether the host holds any of `buffers`.
     pub fn holds_any(&self, buffers: Range<u32>) -> bool {
         buffers.into_iter().any(|buffer| self.is_host_held(BufferId(buffer)))

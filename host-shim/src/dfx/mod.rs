@@ -1,7 +1,7 @@
 //! The host's half of lossless profiling.
 //!
 //! Three roles serve one subsystem. Each is a state machine that is polled and never blocks; a thread may run one of them
-//! or all, and the model checker runs them in every order.
+//! or all, of one subsystem or of five, and the model checker runs them in every order.
 //!
 //! ```text
 //!   ready rings ──► drain ──► collect pipe ──► collector ──► return pipe ──► keeper ──► free queues
@@ -22,19 +22,26 @@
 pub mod account;
 pub mod attach;
 mod collector;
+pub mod config;
 pub mod drain;
+mod freeze;
+mod header;
 pub mod keeper;
 pub mod ledger;
 mod pipe;
 pub mod plan;
+pub mod release;
+mod server;
 mod service;
 pub mod session;
 pub mod sink;
 mod views;
+mod worker;
 
-pub use account::{Account, FreezeStats, Lost, PoolAccount};
+pub use account::{Account, Accounts, FreezeStats, Lost, PoolAccount};
+pub use config::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 pub use pipe::WaitPipe;
-pub use plan::{BufferCounts, PlanError, SwimlaneConfig};
+pub use plan::PlanError;
 pub use session::{Session, SessionError};
 pub use sink::{BufferMeta, Discard, Freeze, Sink};
 

@@ -1,88 +1,32 @@
-//! The memory of one session: region, extension block and every buffer, allocated before the run and never grown in it.
+//! The memory of one session: the extension block, and per subsystem its region and every buffer. Allocated before the run
+//! and never grown in it.
+//!
+//! ```text
+//!  Plan ── extension block (all subsystems)
+//!   └ Part, one per subsystem that is on
+//!      ├ region           rings, gates, pools
+//!      └ slab per kind    buffers of pool 0, of pool 1, …
+//! ```
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
+use sluice_core::exec::Recorders;
 use sluice_core::layout::extension::{
     self, Extension, GateScope as WireScope, Head, LaneActivity, LaneStatus, Service,
 };
-use sluice_core::layout::swimlane::Level;
-use sluice_core::layout::{self, EnableMask, Instance, PoolKind, Region, Shape, SubsystemId, swimlane};
+use sluice_core::layout::{self, Instance, PoolArray, PoolKind, Region, SUBSYSTEMS, Shape, SubsystemId};
 use sluice_core::mem::{CopyMemory, DevAddr, Fault, Word};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::config::{DfxConfig, SubsystemConfig};
+use super::header;
 use super::keeper::GateScope;
 use super::ledger::Directory;
 use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
 
 /// Alignment of everything that both sides touch: one cache line.
 const ALIGN_BYTES: u64 = 64;
-
-/// How many buffers each pool of a kind gets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BufferCounts {
-    counts: [u32; layout::MAX_KINDS],
-}
-
-impl BufferCounts {
-    /// As many as the wire contract suggests.
-    pub fn suggested(region: &Region) -> Self {
-        let mut counts = [0; layout::MAX_KINDS];
-        for array in region.arrays() {
-            counts[array.kind.0 as usize] = array.default_buffers;
-        }
-        Self { counts }
-    }
-
-    /// The same number for every kind.
-    pub const fn uniform(buffers: u32) -> Self {
-        Self { counts: [buffers; layout::MAX_KINDS] }
-    }
-
-    /// Another number for one kind; a kind that does not exist is ignored.
-    #[must_use]
-    pub fn with(mut self, kind: PoolKind, buffers: u32) -> Self {
-        if let Some(count) = self.counts.get_mut(kind.0 as usize) {
-            *count = buffers;
-        }
-        self
-    }
-
-    /// The number for one kind.
-    pub fn of(&self, kind: PoolKind) -> u32 {
-        self.counts.get(kind.0 as usize).copied().unwrap_or(0)
-    }
-}
-
-/// What a swimlane session records and with how much memory.
-#[derive(Clone, Debug)]
-pub struct SwimlaneConfig {
-    /// Architecture, lanes and cores of the run.
-    pub shape: Shape,
-    /// How much is recorded.
-    pub level: Level,
-    /// Buffers per pool.
-    pub buffers: BufferCounts,
-    /// Whom a starving lane stops.
-    pub scope: GateScope,
-    /// Most cycles that a lane waits per switch; `None` is the architecture's 30 s.
-    pub deadline_cycles: Option<u64>,
-    /// Tells runs apart in captures.
-    pub run_id: u64,
-}
-
-impl SwimlaneConfig {
-    /// Everything recorded, with the buffers that the wire contract suggests.
-    pub fn new(shape: Shape) -> Self {
-        Self {
-            shape,
-            level: Level::FULL,
-            buffers: BufferCounts::suggested(&swimlane::region(shape)),
-            scope: GateScope::All,
-            deadline_cycles: None,
-            run_id: 0,
-        }
-    }
-}
 
 /// Why a session could not be planned.
 #[derive(Debug, thiserror::Error)]
@@ -94,8 +38,18 @@ pub enum PlanError {
         kind: &'static str,
     },
     /// Device memory is short.
-    #[error("memory for the profiling session: {0}")]
-    Memory(#[from] HeapError),
+    #[error(
+        "the profiling session needs {needed_bytes} bytes of device memory, {free_bytes} are free: {error}"
+    )]
+    Memory {
+        /// Bytes of the whole session.
+        needed_bytes: u64,
+        /// Bytes that were free before it.
+        free_bytes: u64,
+        /// The allocation that failed.
+        #[source]
+        error: HeapError,
+    },
     /// Device memory could not be written.
     #[error("profiling region: {0}")]
     Fault(#[from] Fault),
@@ -104,124 +58,170 @@ pub enum PlanError {
 /// A session's memory on the device. Freed when dropped, so it must outlive every lane's recorder.
 #[derive(Debug)]
 pub struct Plan {
+    extension: Extension,
+    extension_block: DeviceBlock,
+    parts: Vec<Part>,
+}
+
+/// One subsystem's memory.
+#[derive(Debug)]
+pub struct Part {
+    /// Whose it is.
+    pub subsystem: SubsystemId,
     /// The region's layout.
     pub region: Region,
     /// The region.
     pub region_block: DeviceBlock,
-    /// The extension block's layout.
-    pub extension: Extension,
-    /// The extension block.
-    pub extension_block: DeviceBlock,
     /// Pools in use and their buffers.
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     slabs: Vec<DeviceBlock>,
 }
 
 impl Plan {
-    /// Allocates and initialises the memory of a swimlane session. The lanes must not be attached to it yet.
+    /// Allocates and initialises the memory of a session. The lanes must not be attached to it yet.
     ///
     /// # Errors
     /// [`PlanError`] with the figures; nothing stays allocated.
-    pub fn swimlane<M: CopyMemory>(
-        config: &SwimlaneConfig,
-        memory: &M,
-        heap: &Heap,
-    ) -> Result<Self, PlanError> {
-        let shape = config.shape;
-        let region = swimlane::region(shape);
-        let extension = Extension::new(shape);
-        let region_block = zeroed(memory, heap, region.bytes() as u64)?;
-        let extension_block = zeroed(memory, heap, extension.bytes() as u64)?;
-        let mut pools = Vec::new();
-        let mut slabs = Vec::new();
-        for array in region.arrays() {
-            let instances = pools_in_use(array.kind, shape);
-            if instances == 0 {
-                continue;
-            }
-            let buffers = config.buffers.of(array.kind);
-            if buffers == 0 {
-                return Err(PlanError::NoBuffers { kind: array.name });
-            }
-            let stride = array.buffer.bytes as u64;
-            let slab = heap.alloc(stride * u64::from(instances * buffers), ALIGN_BYTES, UsageTag::Generic)?;
-            let address = |index: u32| slab.at().offset(u64::from(index) * stride);
-            for instance in 0..instances {
-                let addresses = (0..buffers).map(|buffer| address(instance * buffers + buffer)).collect();
-                pools.push((array.kind, Instance(instance), addresses));
-            }
-            if let Some(entry_at) = extension::directory(SubsystemId::Swimlane, array.kind) {
-                let entry = extension::DirectoryEntry {
-                    slab_base: slab.at().0,
-                    stride_bytes: stride as u32,
-                    buffers_per_pool: buffers,
-                    pools: instances,
-                    pad: 0,
-                };
-                memory.write_bytes(extension_block.at().offset(entry_at as u64), entry.as_bytes())?;
-            }
-            slabs.push(slab);
-        }
-        let plan = Self {
-            region,
-            region_block,
-            extension,
-            extension_block,
-            directory: Directory::new(pools),
-            slabs,
+    pub fn new<M: CopyMemory>(config: &DfxConfig, memory: &M, heap: &Heap) -> Result<Self, PlanError> {
+        let needed_bytes = Self::needed_bytes(config)?;
+        let free_bytes = heap.usage().free_bytes;
+        let extension = Extension::new(config.shape);
+        let alloc = |bytes: u64| {
+            heap.alloc(bytes, ALIGN_BYTES, UsageTag::Generic).map_err(|error| PlanError::Memory {
+                needed_bytes,
+                free_bytes,
+                error,
+            })
         };
-        plan.write_lanes(config, memory)?;
-        plan.write_header(config, memory)?;
+        let plan = Self {
+            extension,
+            extension_block: alloc(extension.bytes() as u64)?,
+            parts: config
+                .enabled()
+                .map(|(subsystem, part)| Part::new(subsystem, config.shape, &part, alloc))
+                .collect::<Result<_, _>>()?,
+        };
+        zero(memory, &plan.extension_block)?;
+        for (part, (_, config_of_part)) in plan.parts.iter().zip(config.enabled()) {
+            zero(memory, &part.region_block)?;
+            let region = part.region_block.at();
+            header::write(memory, region, part.subsystem, config.shape, config_of_part.level)?;
+            plan.write_directory(part, memory)?;
+            plan.write_lanes(part.subsystem, config.shape, memory)?;
+        }
         plan.write_head(config, memory)?;
         Ok(plan)
     }
 
+    /// Bytes of device memory that a session takes.
+    ///
+    /// # Errors
+    /// [`PlanError::NoBuffers`] when a pool would get none.
+    pub fn needed_bytes(config: &DfxConfig) -> Result<u64, PlanError> {
+        let mut bytes = Extension::new(config.shape).bytes() as u64;
+        for (subsystem, part) in config.enabled() {
+            let region = layout::region(subsystem, config.shape);
+            bytes += region.bytes() as u64;
+            for (array, instances) in arrays_in_use(subsystem, &region, config.shape) {
+                match part.buffers.of(array.kind) {
+                    0 => return Err(PlanError::NoBuffers { kind: array.name }),
+                    buffers => bytes += slab_bytes(array, instances, buffers),
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The subsystems that are on, in the order of reports.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
     /// Bytes of device memory the session holds.
     pub fn bytes(&self) -> u64 {
-        let slabs: u64 = self.slabs.iter().map(DeviceBlock::bytes).sum();
-        self.region_block.bytes() + self.extension_block.bytes() + slabs
+        let parts = self.parts.iter().flat_map(|part| part.slabs.iter().chain([&part.region_block]));
+        parts.map(DeviceBlock::bytes).sum::<u64>() + self.extension_block.bytes()
     }
 
-    /// Address of a word of the subsystem's control line in the extension block.
-    pub fn service_word(&self, offset: usize) -> DevAddr {
-        self.extension_block.at().offset((extension::service(SubsystemId::Swimlane) + offset) as u64)
+    /// What the lanes are told to attach to.
+    pub fn recorders(&self) -> Recorders {
+        let mut regions = [DevAddr::NULL; SUBSYSTEMS];
+        for part in &self.parts {
+            regions[part.subsystem.index()] = part.region_block.at();
+        }
+        let enabled = self.parts.iter().map(|part| part.subsystem.enable_bit()).collect();
+        Recorders { enabled, extension: self.extension_block.at(), regions }
     }
 
-    /// Address of the release epoch.
-    pub fn release_epoch(&self) -> DevAddr {
-        self.service_word(offset_of!(Service, release_epoch))
+    /// Address of a word that all subsystems share in the extension block.
+    pub fn extension_word(&self, offset: usize) -> DevAddr {
+        self.extension_block.at().offset(offset as u64)
     }
 
-    /// Address of the word that says that no host serves.
-    pub fn host_detached(&self) -> DevAddr {
-        self.service_word(offset_of!(Service, host_detached))
+    /// Address of the release epoch of `subsystem`.
+    pub fn release_epoch(&self, subsystem: SubsystemId) -> DevAddr {
+        self.extension_word(extension::service(subsystem) + offset_of!(Service, release_epoch))
     }
 
-    /// Address of a word of what `lane` says of itself, if there is such a lane.
-    pub fn lane_word(&self, lane: u32, offset: usize) -> Option<DevAddr> {
-        let line = self.extension.lane(SubsystemId::Swimlane, layout::Lane(lane))?;
-        Some(self.extension_block.at().offset((line + offset) as u64))
+    /// Address of the word that says that no host serves `subsystem`.
+    pub fn host_detached(&self, subsystem: SubsystemId) -> DevAddr {
+        self.extension_word(extension::service(subsystem) + offset_of!(Service, host_detached))
     }
 
-    /// No lane has attached yet.
-    fn write_lanes<M: CopyMemory>(&self, config: &SwimlaneConfig, memory: &M) -> Result<(), Fault> {
-        let words =
-            (0..config.shape.lanes()).filter_map(|lane| self.lane_word(lane, offset_of!(LaneStatus, state)));
-        for word in words {
-            memory.word(word)?.try_store(LaneActivity::IDLE.0)?;
+    /// Address of a word of what `lane` says of itself in `subsystem`.
+    ///
+    /// # Errors
+    /// [`Fault::OutOfRange`] when the run has no such lane.
+    pub fn lane_word(&self, subsystem: SubsystemId, lane: u32, offset: usize) -> Result<DevAddr, Fault> {
+        let (at, bytes) = (self.extension_block.at(), size_of::<LaneStatus>() as u64);
+        let line = self.extension.lane(subsystem, layout::Lane(lane));
+        Ok(self.extension_word(line.ok_or(Fault::OutOfRange { at, bytes })? + offset))
+    }
+
+    /// Address of a word of what a lane says of its pool, if there is such a pool.
+    pub fn pool_word(
+        &self,
+        part: &Part,
+        kind: PoolKind,
+        instance: Instance,
+        offset: usize,
+    ) -> Option<DevAddr> {
+        let number = part.region.pool_number(kind, instance)?;
+        Some(self.extension_word(self.extension.pool(part.subsystem, number)? + offset))
+    }
+
+    fn write_directory<M: CopyMemory>(&self, part: &Part, memory: &M) -> Result<(), Fault> {
+        let slabs = arrays_in_use(part.subsystem, &part.region, part.region.shape()).zip(&part.slabs);
+        for ((array, instances), slab) in slabs {
+            let Some(at) = extension::directory(part.subsystem, array.kind) else { continue };
+            let first = part.directory.find_pool(array.kind, Instance(0));
+            let entry = extension::DirectoryEntry {
+                slab_base: slab.at().0,
+                stride_bytes: array.buffer.bytes as u32,
+                buffers_per_pool: first.map_or(0, |pool| part.directory.pool(pool).buffers.len() as u32),
+                pools: instances,
+                pad: 0,
+            };
+            memory.write_bytes(self.extension_word(at), entry.as_bytes())?;
         }
         Ok(())
     }
 
-    fn write_header<M: CopyMemory>(&self, config: &SwimlaneConfig, memory: &M) -> Result<(), Fault> {
-        let words = swimlane::header_words(config.shape.arch());
-        let at = |offset: usize| self.region_block.at().offset(offset as u64);
-        memory.word(at(words.num_cores))?.try_store(config.shape.cores())?;
-        memory.word(at(words.chip_swimlane_level))?.try_store(config.level.0)
+    /// No lane has attached yet.
+    fn write_lanes<M: CopyMemory>(
+        &self,
+        subsystem: SubsystemId,
+        shape: Shape,
+        memory: &M,
+    ) -> Result<(), Fault> {
+        (0..shape.lanes()).try_for_each(|lane| {
+            let at = self.lane_word(subsystem, lane, offset_of!(LaneStatus, state))?;
+            memory.word(at)?.try_store(LaneActivity::IDLE.0)
+        })
     }
 
     /// The magic number goes last: it tells the device that the rest is there.
-    fn write_head<M: CopyMemory>(&self, config: &SwimlaneConfig, memory: &M) -> Result<(), Fault> {
+    fn write_head<M: CopyMemory>(&self, config: &DfxConfig, memory: &M) -> Result<(), Fault> {
         let mut head = Head::new_zeroed();
         head.version = extension::VERSION;
         head.layout_hash = extension::layout_hash(config.shape.arch());
@@ -234,31 +234,64 @@ impl Plan {
         };
         head.deadline_cycles = config.deadline_cycles.unwrap_or(0);
         head.run_id = config.run_id;
-        head.enabled = EnableMask::SWIMLANE.bits();
-        let at = self.extension_block.at().offset(extension::HEAD as u64);
+        head.enabled = config.enable_mask().bits();
+        let at = self.extension_word(extension::HEAD);
         memory.write_bytes(at, head.as_bytes())?;
         memory.word(at.offset(offset_of!(Head, magic) as u64))?.try_store(extension::MAGIC)
     }
 }
 
-/// Pools of a kind that lanes of this run write. The cores' own pools are the compute cores' affair.
-fn pools_in_use(kind: PoolKind, shape: Shape) -> u32 {
-    match kind {
-        PoolKind::AICPU_TASK => shape.cores(),
-        PoolKind::SCHED_PHASE => shape.lanes(),
-        PoolKind::ORCH_PHASE => 1,
-        _ => 0,
+impl Part {
+    fn new(
+        subsystem: SubsystemId,
+        shape: Shape,
+        config: &SubsystemConfig,
+        alloc: impl Fn(u64) -> Result<DeviceBlock, PlanError>,
+    ) -> Result<Self, PlanError> {
+        let region = layout::region(subsystem, shape);
+        let region_block = alloc(region.bytes() as u64)?;
+        let (mut pools, mut slabs) = (Vec::new(), Vec::new());
+        for (array, instances) in arrays_in_use(subsystem, &region, shape) {
+            let buffers = config.buffers.of(array.kind);
+            let slab = alloc(slab_bytes(array, instances, buffers))?;
+            let address = |index: u32| slab.at().offset(u64::from(index) * array.buffer.bytes as u64);
+            for instance in 0..instances {
+                let addresses = (0..buffers).map(|buffer| address(instance * buffers + buffer)).collect();
+                pools.push((array.kind, Instance(instance), addresses));
+            }
+            slabs.push(slab);
+        }
+        Ok(Self { subsystem, region, region_block, directory: Arc::new(Directory::new(pools)), slabs })
     }
 }
 
-fn zeroed<M: CopyMemory>(memory: &M, heap: &Heap, bytes: u64) -> Result<DeviceBlock, PlanError> {
-    let block = heap.alloc(bytes, ALIGN_BYTES, UsageTag::Generic)?;
+fn slab_bytes(array: &PoolArray, instances: u32, buffers: u32) -> u64 {
+    array.buffer.bytes as u64 * u64::from(instances) * u64::from(buffers)
+}
+
+/// The kinds of pool that lanes of this run write, and how many pools of each.
+fn arrays_in_use(
+    subsystem: SubsystemId,
+    region: &Region,
+    shape: Shape,
+) -> impl Iterator<Item = (&PoolArray, u32)> {
+    let in_use = move |array: &PoolArray| match (subsystem, array.kind) {
+        (SubsystemId::Swimlane, PoolKind::SCHED_PHASE) => shape.lanes(),
+        (SubsystemId::Swimlane, PoolKind::ORCH_PHASE) => 1,
+        // The cores' own pools are the compute cores' affair.
+        (SubsystemId::Swimlane, PoolKind::AICORE_TASK) => 0,
+        _ => array.instances,
+    };
+    region.arrays().iter().map(move |array| (array, in_use(array))).filter(|(_, instances)| *instances > 0)
+}
+
+fn zero<M: CopyMemory>(memory: &M, block: &DeviceBlock) -> Result<(), Fault> {
     const CHUNK: [u8; 4096] = [0; 4096];
     let mut done = 0;
-    while done < bytes {
-        let part = (bytes - done).min(CHUNK.len() as u64);
+    while done < block.bytes() {
+        let part = (block.bytes() - done).min(CHUNK.len() as u64);
         memory.write_bytes(block.at().offset(done), &CHUNK[..part as usize])?;
         done += part;
     }
-    Ok(block)
+    Ok(())
 }

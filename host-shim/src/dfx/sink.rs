@@ -2,9 +2,8 @@
 
 use std::io;
 
-use sluice_core::layout::{Instance, PoolKind, SubsystemId};
-
-use super::keeper::Shut;
+use sluice_core::gate::Gate;
+use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 
 /// Which buffer the bytes of one call come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,39 +20,44 @@ pub struct BufferMeta {
     pub count: u32,
 }
 
-/// A freeze, from the first gate shut to the release.
+/// A freeze: one gate shut, from there to the release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Freeze {
-    /// Gates that were shut.
-    pub gates: Shut,
-    /// Host clock when the first gate was shut, ns.
+    /// Subsystem.
+    pub subsystem: SubsystemId,
+    /// The gate.
+    pub gate: Gate,
+    /// The lane that had waited there longest, so far as it could be seen.
+    pub opened_by: Option<Lane>,
+    /// Host clock when the gate was shut, ns.
     pub opened_ns: u64,
     /// Host clock at the release, ns.
     pub released_ns: u64,
-    /// Device clock when the first gate was shut, cycles.
+    /// Device clock when the gate was shut, cycles.
     pub opened_cycles: u64,
     /// Device clock at the release, cycles.
     pub released_cycles: u64,
-    /// Lanes that stood at a gate at the release.
+    /// Most lanes that stood at either gate of the subsystem at once.
     pub lanes_parked: u32,
     /// Buffers drained meanwhile.
     pub buffers_drained: u64,
 }
 
-/// Takes what a session records. Called from the collector's thread, one call at a time.
-pub trait Sink: Send {
+/// Takes what a session records. Called from the collectors' threads; calls for one pool come in order, one at a time.
+pub trait Sink: Send + Sync {
     /// Takes the records of one buffer, as they lie on the wire. The buffer goes back to the device after this returns `Ok`,
     /// so the bytes must be safe by then.
     ///
     /// # Errors
-    /// What kept the bytes from being safe; the records are counted as `copy_failed` and the buffer recycled.
-    fn buffer(&mut self, meta: &BufferMeta, records: &[u8]) -> io::Result<()>;
+    /// What kept the bytes from being safe. They are offered a few times; then the records are counted as `copy_failed` and
+    /// the buffer is recycled.
+    fn buffer(&self, meta: &BufferMeta, records: &[u8]) -> io::Result<()>;
 
     /// Takes a freeze that ended.
     ///
     /// # Errors
     /// What kept it from being written; the session goes on.
-    fn freeze(&mut self, freeze: &Freeze) -> io::Result<()>;
+    fn freeze(&self, freeze: &Freeze) -> io::Result<()>;
 }
 
 /// A sink that counts and keeps nothing.
@@ -61,11 +65,11 @@ pub trait Sink: Send {
 pub struct Discard;
 
 impl Sink for Discard {
-    fn buffer(&mut self, _meta: &BufferMeta, _records: &[u8]) -> io::Result<()> {
+    fn buffer(&self, _meta: &BufferMeta, _records: &[u8]) -> io::Result<()> {
         Ok(())
     }
 
-    fn freeze(&mut self, _freeze: &Freeze) -> io::Result<()> {
+    fn freeze(&self, _freeze: &Freeze) -> io::Result<()> {
         Ok(())
     }
 }

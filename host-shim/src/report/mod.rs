@@ -162,11 +162,13 @@ pub struct Lost {
     pub corrupt: u64,
     /// A core still held the buffer when it was given up.
     pub core_busy: u64,
+    /// What a core had left belonged to another task.
+    pub mismatch: u64,
 }
 
 impl Lost {
     /// Name and count of each cause.
-    pub fn by_cause(&self) -> [(&'static str, u64); 6] {
+    pub fn by_cause(&self) -> [(&'static str, u64); 7] {
         [
             ("host_gone", self.host_gone),
             ("host_crash", self.host_crash),
@@ -174,6 +176,7 @@ impl Lost {
             ("no_buffer", self.no_buffer),
             ("corrupt", self.corrupt),
             ("core_busy", self.core_busy),
+            ("mismatch", self.mismatch),
         ]
     }
 
@@ -185,6 +188,7 @@ impl Lost {
             "copy_failed" => &mut self.copy_failed,
             "no_buffer" => &mut self.no_buffer,
             "core_busy" => &mut self.core_busy,
+            "mismatch" => &mut self.mismatch,
             _ => &mut self.corrupt,
         };
         *count += records;
@@ -342,6 +346,7 @@ mod tests {
             "/dfx/swimlane/lost/no_buffer",
             "/dfx/swimlane/lost/corrupt",
             "/dfx/swimlane/lost/core_busy",
+            "/dfx/swimlane/lost/mismatch",
             "/dfx/swimlane/buffers",
             "/dfx/swimlane/switches",
             "/dfx/swimlane/high_water/ready",
@@ -385,7 +390,7 @@ mod tests {
         for (i, (cause, _)) in Lost::default().by_cause().into_iter().enumerate() {
             lost.add(cause, 1 << i);
         }
-        assert_eq!(lost.by_cause().map(|(_, count)| count), [1, 2, 4, 8, 16, 32]);
-        assert_eq!(lost.total(), 63);
+        assert_eq!(lost.by_cause().map(|(_, count)| count), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(lost.total(), 127);
     }
 }

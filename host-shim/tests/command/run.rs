@@ -260,7 +260,7 @@ fn refusals_come_before_the_run_and_say_why() {
         refused(&["--device", "qemu-aarch64"])
             .contains("this build has no device `qemu-aarch64`, only `sim`")
     );
-    assert!(refused(&["--dfx", "pmu"]).contains("`pmu` is not recorded by this build"));
+    assert!(refused(&["--dfx", "pmu"]).contains("the firmware of this build does not record `pmu`"));
     let missing = refused(&["--model", "absent.neff", "--out", folder.out()]);
     assert!(missing.contains("absent.neff"), "{missing}");
     for lanes in ["0", "5", "99"] {

@@ -54,6 +54,15 @@ fn a_host_that_stands_still_costs_a_freeze_and_no_record() {
 }
 
 #[test]
+fn every_pause_of_a_list_is_kept() {
+    let folder = Folder::new("pauses");
+    let args = ["--records", "300000", "--buffers", "1", "--pause-host", "200@400,200@5"];
+    let report = stress(&folder, &args);
+    assert_eq!(report["dfx"]["swimlane"]["collected"], 300_000);
+    assert!(report["duration_ns"].as_u64().unwrap() >= 400_000_000, "both were kept");
+}
+
+#[test]
 fn signals_stop_the_workload_with_whole_artefacts() {
     for (name, status) in [("-INT", 130), ("-TERM", 143)] {
         let folder = Folder::new(&format!("signal{name}"));

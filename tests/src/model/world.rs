@@ -19,6 +19,7 @@ use sluice_host::dfx::attach::{Attach, AttachState, Found, ScanViews};
 use sluice_host::dfx::drain::{Drain, DrainState, Drained};
 use sluice_host::dfx::keeper::{GateScope, Keeper, KeeperState, KeeperViews, Kept, Step as KeeperStep};
 use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide};
+use sluice_host::dfx::release::Unconditional;
 use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
 
 use super::layout::{self, BUFFERS, LANES};
@@ -436,7 +437,7 @@ impl<S: Subsystem> World<S> {
             }
             self.memory.begin(state.shared, &log, Actor::Host, false, false);
             self.keeper.restore(now.clone());
-            let kept = self.keeper.poll(&self.returned, || true).expect("mapped");
+            let kept = self.keeper.poll(&self.returned, &mut Unconditional).expect("mapped");
             let stepped = self.memory.end();
             let mut violation = stepped.violation;
             if stepped.finished {

@@ -11,6 +11,7 @@ use sluice_host::dfx::attach::Attach;
 use sluice_host::dfx::drain::Drained;
 use sluice_host::dfx::keeper::{GateScope, Kept, Shut};
 use sluice_host::dfx::ledger::BufferId;
+use sluice_host::dfx::release::Unconditional;
 
 use crate::memory::Weakened;
 use crate::stage::{Line, Patience, Stage, Whole};
@@ -194,7 +195,7 @@ fn drain_beside_a_keeper(weakened: Option<Weakened>) {
             assert!(matches!(drain.poll(&collect, &returned), Ok(Drained::Buffer(_))));
         });
         let event = |kept| assert_ne!(kept, Kept::Released, "the host could still give a buffer");
-        keeper.round(&Line::default(), || true, event).expect("no fault");
+        keeper.round(&Line::default(), &mut Unconditional, event).expect("no fault");
         drained.join().expect("the drain's own assertions");
     });
 }
@@ -239,7 +240,7 @@ fn keeper_lane_drain(weakened: Option<Weakened>) {
                 }
             }
         });
-        keeper.round(&Line::default(), || true, |_| ()).expect("no fault");
+        keeper.round(&Line::default(), &mut Unconditional, |_| ()).expect("no fault");
         lane.join().expect("the lane's own assertions");
         drained.join().expect("the drain's own assertions");
     });

@@ -14,6 +14,7 @@ use sluice_host::dfx::attach::ScanViews;
 use sluice_host::dfx::drain::{Drain, Drained};
 use sluice_host::dfx::keeper::{GateScope, Keeper, KeeperViews, Kept, Shut};
 use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, TakenSide};
+use sluice_host::dfx::release::Unconditional;
 use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
 
 use crate::memory::{LoomMemory, LoomWord, Weakened};
@@ -275,7 +276,7 @@ impl Host {
         }
         let mut opened = 0;
         let event = |kept| opened += u32::from(matches!(kept, Kept::Opened(_)));
-        self.keeper.round(&self.returned, || true, event).expect("no fault");
+        self.keeper.round(&self.returned, &mut Unconditional, event).expect("no fault");
         self.opened += opened;
     }
 

@@ -1,13 +1,14 @@
 //! Options that several commands share, and what they stand for.
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sluice_core::exec::BootShape;
-use sluice_core::layout::{ArchId, PoolKind, Shape, SubsystemId, swimlane};
+use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId};
 use sluice_host::dfx::keeper::GateScope;
-use sluice_host::dfx::{BufferCounts, SwimlaneConfig};
+use sluice_host::dfx::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 use sluice_host::report::Artefacts;
 
 /// Where a run takes place and how it is recorded.
@@ -25,9 +26,12 @@ pub(crate) struct Recording {
     /// Subsystems that record: all, or a list with commas; none with an empty one
     #[arg(long, default_value = "all", value_name = "LIST")]
     pub(crate) dfx: Subsystems,
-    /// Buffers per pool: one number for every kind of pool, or a list such as aicpu_task=4,sched_phase=2
-    #[arg(long, value_name = "N|KIND=N,...")]
+    /// Buffers per pool: one number for every pool, or a list of kinds of pool and of subsystems such as aicpu_task=4,pmu=2
+    #[arg(long, value_name = "N|POOL=N,...")]
     pub(crate) buffers: Option<Buffers>,
+    /// Threads that copy buffers out and write them; one more serves the device
+    #[arg(long, default_value_t = NonZeroU32::MIN, value_name = "N")]
+    pub(crate) collectors: NonZeroU32,
     /// Lanes that a starving lane stops
     #[arg(long, value_enum, default_value_t)]
     pub(crate) gate_scope: Scope,
@@ -56,19 +60,23 @@ impl Recording {
         shape.check().map(drop).map_err(refused)
     }
 
-    /// The swimlane session, or `None` when nothing is to record.
-    pub(crate) fn swimlane(&self, cores: u32, run_id: u64) -> anyhow::Result<Option<SwimlaneConfig>> {
+    /// The session, or `None` when nothing is to record.
+    pub(crate) fn session(&self, cores: u32, run_id: u64) -> anyhow::Result<Option<DfxConfig>> {
         let shape = Shape::new(self.arch, self.lanes, cores)?;
-        let buffers = match &self.buffers {
-            Some(buffers) => buffers.counts(BufferCounts::suggested(&swimlane::region(shape))),
-            None => BufferCounts::suggested(&swimlane::region(shape)),
-        };
         let scope = match self.gate_scope {
             Scope::All => GateScope::All,
             Scope::Lane => GateScope::Lane,
         };
-        let config = SwimlaneConfig { buffers, scope, run_id, ..SwimlaneConfig::new(shape) };
-        Ok(self.dfx.0.contains(&SubsystemId::Swimlane).then_some(config))
+        let run = DfxConfig { scope, run_id, collectors: self.collectors, ..DfxConfig::new(shape) };
+        let config = self.dfx.0.iter().fold(run, |run, &subsystem| {
+            let suggested = SubsystemConfig::new(subsystem, shape);
+            let buffers = match &self.buffers {
+                Some(buffers) => buffers.counts(subsystem, suggested.buffers),
+                None => suggested.buffers,
+            };
+            run.with(subsystem, SubsystemConfig { buffers, ..suggested })
+        });
+        Ok((!self.dfx.0.is_empty()).then_some(config))
     }
 }
 
@@ -112,17 +120,19 @@ impl FromStr for Subsystems {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        /// What this build records.
-        const BUILT: [SubsystemId; 1] = [SubsystemId::Swimlane];
         let mut named = Vec::new();
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             match name {
-                "all" => named.extend(BUILT),
+                "all" => named.extend(RECORDED),
                 _ => {
                     let subsystem: SubsystemId =
                         name.parse().map_err(|error| format!("`{name}`: {error}, or all"))?;
-                    if !BUILT.contains(&subsystem) {
-                        return Err(format!("`{subsystem}` is not recorded by this build, only swimlane is"));
+                    if !RECORDED.contains(&subsystem) {
+                        let recorded: Vec<_> = RECORDED.iter().map(|subsystem| subsystem.name()).collect();
+                        let recorded = recorded.join(", ");
+                        return Err(format!(
+                            "the firmware of this build does not record `{subsystem}`, only {recorded}"
+                        ));
                     }
                     named.push(subsystem);
                 }
@@ -134,24 +144,34 @@ impl FromStr for Subsystems {
     }
 }
 
-/// Buffers per pool, for all kinds or some.
+/// Buffers per pool, for all pools or some.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Buffers {
     /// The same number everywhere.
     Uniform(u32),
-    /// Another number for some kinds.
-    ByKind(Vec<(PoolKind, u32)>),
+    /// Another number for some kinds; the last one named counts.
+    ByKind(Vec<(SubsystemId, PoolKind, u32)>),
 }
 
 impl Buffers {
-    fn counts(&self, suggested: BufferCounts) -> BufferCounts {
+    fn counts(&self, subsystem: SubsystemId, suggested: BufferCounts) -> BufferCounts {
         match self {
             Self::Uniform(buffers) => BufferCounts::uniform(*buffers),
-            Self::ByKind(kinds) => {
-                kinds.iter().fold(suggested, |counts, &(kind, buffers)| counts.with(kind, buffers))
-            }
+            Self::ByKind(kinds) => kinds
+                .iter()
+                .filter(|(of, ..)| *of == subsystem)
+                .fold(suggested, |counts, &(_, kind, buffers)| counts.with(kind, buffers)),
         }
     }
+}
+
+/// Every kind of pool, under the name of its own. Names are the same on every architecture.
+fn kinds_of_pool() -> impl Iterator<Item = (SubsystemId, PoolKind, &'static str)> {
+    SubsystemId::ALL.into_iter().flat_map(|subsystem| {
+        let region = layout::region(subsystem, Shape::full(ArchId::A2a3));
+        let kinds: Vec<_> = region.arrays().iter().map(|array| (subsystem, array.kind, array.name)).collect();
+        kinds
+    })
 }
 
 impl FromStr for Buffers {
@@ -167,17 +187,23 @@ impl FromStr for Buffers {
         if !text.contains('=') {
             return number(text).map(Self::Uniform);
         }
-        let kind = |part: &str| {
+        let mut kinds = Vec::new();
+        for part in text.split(',') {
             let (name, buffers) =
-                part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form KIND=N"))?;
-            let kind = PoolKind::KNOWN.iter().copied().find(|kind| kind.name() == Some(name));
-            let kind = kind.ok_or_else(|| {
-                let known: Vec<_> = PoolKind::KNOWN.iter().filter_map(|kind| kind.name()).collect();
-                format!("no kind of pool is named `{name}`, known are {}", known.join(", "))
-            })?;
-            Ok((kind, number(buffers)?))
-        };
-        text.split(',').map(kind).collect::<Result<_, String>>().map(Self::ByKind)
+                part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form POOL=N"))?;
+            let buffers = number(buffers)?;
+            let meant = kinds_of_pool()
+                .filter(|(subsystem, _, own_name)| *own_name == name || subsystem.name() == name)
+                .map(|(subsystem, kind, _)| (subsystem, kind, buffers));
+            let known_before = kinds.len();
+            kinds.extend(meant);
+            if kinds.len() == known_before {
+                let known: Vec<_> = kinds_of_pool().map(|(_, _, name)| name).collect();
+                let known = known.join(", ");
+                return Err(format!("no kind of pool is named `{name}`, known are swimlane, {known}"));
+            }
+        }
+        Ok(Self::ByKind(kinds))
     }
 }
 
@@ -213,28 +239,58 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_one_number_or_a_number_per_kind() {
+    fn buffers_are_one_number_or_a_number_per_kind_of_pool() {
         assert_eq!("3".parse(), Ok(Buffers::Uniform(3)));
-        let kinds = vec![(PoolKind::AICPU_TASK, 2), (PoolKind::SCHED_PHASE, 1)];
+        let kinds = vec![
+            (SubsystemId::Swimlane, PoolKind::AICPU_TASK, 2),
+            (SubsystemId::Swimlane, PoolKind::SCHED_PHASE, 1),
+        ];
         assert_eq!("aicpu_task=2,sched_phase=1".parse(), Ok(Buffers::ByKind(kinds)));
         let refused = |text: &str| text.parse::<Buffers>().unwrap_err();
         assert_eq!(refused("0"), "need 1 to 65536 buffers per pool, got `0`");
         assert_eq!(refused("aicpu_task=x"), "need 1 to 65536 buffers per pool, got `x`");
-        assert!(refused("tasks=1").starts_with("no kind of pool is named `tasks`, known are aicpu_task, "));
-        assert_eq!(refused("aicpu_task=1,2"), "`2` is not of the form KIND=N");
+        assert!(
+            refused("tasks=1").starts_with("no kind of pool is named `tasks`, known are swimlane, aicpu_")
+        );
+        assert_eq!(refused("aicpu_task=1,2"), "`2` is not of the form POOL=N");
+    }
+
+    #[test]
+    fn a_number_for_one_subsystem_leaves_the_others_as_suggested() {
+        let shape = Shape::full(ArchId::A5);
+        let counts = |text: &str, subsystem, kind| {
+            let buffers: Buffers = text.parse().expect("a list");
+            buffers.counts(subsystem, BufferCounts::suggested(subsystem, shape)).of(kind)
+        };
+        let list = "pmu=3,args_dump=5,swimlane=7,orch_phase=9";
+        assert_eq!(counts(list, SubsystemId::Pmu, PoolKind::SOLE), 3);
+        assert_eq!(counts(list, SubsystemId::ArgsDump, PoolKind::SOLE), 5);
+        assert_eq!(counts(list, SubsystemId::Swimlane, PoolKind::AICPU_TASK), 7);
+        assert_eq!(counts(list, SubsystemId::Swimlane, PoolKind::ORCH_PHASE), 9);
+        assert_eq!(
+            counts("pmu=3", SubsystemId::Swimlane, PoolKind::AICPU_TASK),
+            8,
+            "the same number of kind"
+        );
+        assert_eq!(counts("3", SubsystemId::ScopeStats, PoolKind::SOLE), 3);
     }
 
     #[test]
     fn subsystems_are_named_once_each() {
         let swimlane = Subsystems(vec![SubsystemId::Swimlane]);
-        for text in ["all", "swimlane", "l2_swimlane", "swimlane, all"] {
+        for text in ["swimlane", "l2_swimlane", "swimlane, l2_swimlane"] {
             assert_eq!(text.parse().as_ref(), Ok(&swimlane), "{text}");
         }
+        assert_eq!("all,swimlane".parse(), Ok(Subsystems(RECORDED.to_vec())));
         assert_eq!("".parse(), Ok(Subsystems(vec![])));
-        assert_eq!(
-            "swimlane,pmu".parse::<Subsystems>().unwrap_err(),
-            "`pmu` is not recorded by this build, only swimlane is"
-        );
+        for subsystem in SubsystemId::ALL {
+            let parsed = subsystem.name().parse::<Subsystems>();
+            assert_eq!(parsed.is_ok(), RECORDED.contains(&subsystem), "{parsed:?}");
+            if let Err(text) = parsed {
+                let expected = format!("the firmware of this build does not record `{subsystem}`, only swim");
+                assert!(text.starts_with(&expected), "{text}");
+            }
+        }
         assert!("lanes".parse::<Subsystems>().unwrap_err().starts_with("`lanes`: unknown subsystem"));
     }
 }

@@ -13,15 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
+use sluice_core::gate;
 use sluice_core::layout::SubsystemId;
 use sluice_core::mem::Clock;
 use sluice_host::capture::payload::NO_LANE;
 use sluice_host::capture::reader::FileView;
 use sluice_host::capture::{
     BufferHeader, ClockPair, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote, Manifest, Pool,
-    PoolTotals, Reader, RunFolder, RunId, Subsystem, Summary, Writer,
+    PoolTotals, Reader, RunFolder, RunId, Summary, Writer,
 };
-use sluice_host::dfx::{self, Account, BufferMeta, Sink};
+use sluice_host::dfx::{self, Account, Accounts, BufferMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto;
 use sluice_host::report::units::Many;
@@ -51,7 +52,7 @@ pub(crate) struct Capture {
 struct Collected {
     records: AtomicU64,
     buffers: Mutex<BTreeMap<Pool, u64>>,
-    freezes: Mutex<Freezes>,
+    freezes: Mutex<BTreeMap<SubsystemId, Freezes>>,
 }
 
 impl Collected {
@@ -59,7 +60,7 @@ impl Collected {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn freezes(&self) -> MutexGuard<'_, Freezes> {
+    fn freezes(&self) -> MutexGuard<'_, BTreeMap<SubsystemId, Freezes>> {
         self.freezes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,9 +126,9 @@ impl Capture {
     }
 
     /// Where a session's records go.
-    pub(crate) fn sink(&self) -> Box<dyn Sink> {
+    pub(crate) fn sink(&self) -> Arc<dyn Sink> {
         let (writer, collected) = (Arc::clone(&self.writer), Arc::clone(&self.collected));
-        Box::new(CaptureSink { writer, collected, time: self.time })
+        Arc::new(CaptureSink { writer, collected, time: self.time })
     }
 
     /// Length of the capture so far.
@@ -146,19 +147,24 @@ impl Capture {
     }
 
     /// Writes the losses of a session and its figures into the report.
-    pub(crate) fn account(&self, account: &Account, report: &mut Report) -> Vec<PoolTotals> {
+    pub(crate) fn account(&self, accounts: &Accounts, report: &mut Report) -> Vec<PoolTotals> {
+        let accounts = accounts.iter();
+        accounts.flat_map(|(&subsystem, account)| self.account_of(subsystem, account, report)).collect()
+    }
+
+    fn account_of(&self, subsystem: SubsystemId, account: &Account, report: &mut Report) -> Vec<PoolTotals> {
         let noted_ns = self.now_ns();
         let buffers = self.collected.buffers();
         let (mut totals, mut losses) = (Vec::new(), Vec::new());
         for pool in &account.pools {
-            let id = Pool { subsystem: Subsystem::SWIMLANE, kind: pool.kind, instance: pool.instance.0 };
+            let id = Pool { subsystem: subsystem.into(), kind: pool.kind, instance: pool.instance.0 };
             for (cause, records) in lost(&pool.lost).by_cause() {
                 if let (Some(cause), 1..) = (LossCause::named(cause), records) {
                     losses.push(LossNote::new(id, None, cause, records, noted_ns));
                 }
             }
             totals.push(PoolTotals {
-                subsystem: SubsystemId::Swimlane.name().into(),
+                subsystem: subsystem.name().into(),
                 kind: pool.kind.0,
                 instance: pool.instance.0,
                 produced: pool.produced,
@@ -180,14 +186,18 @@ impl Capture {
                 free_low: account.free_low_water().into(),
             },
             // As the trace shows them, so that the two can be compared.
-            freezes: *self.collected.freezes(),
+            freezes: self.collected.freezes().get(&subsystem).copied().unwrap_or_default(),
         };
         report.lossless &= account.is_lossless();
         if account.lanes_missing > 0 {
             let lanes = Many(account.lanes_missing.into(), "lane", "lanes");
-            report.wrong.push(format!("{lanes} did not flush in time"));
+            report.wrong.push(format!("{subsystem}: {lanes} did not flush in time"));
         }
-        report.dfx.insert(SubsystemId::Swimlane.name().into(), figures);
+        if account.imbalances > 0 {
+            let releases = Many(account.imbalances, "release", "releases");
+            report.wrong.push(format!("{subsystem}: buffers did not add up at {releases}"));
+        }
+        report.dfx.insert(subsystem.name().into(), figures);
         totals
     }
 
@@ -284,8 +294,8 @@ pub(crate) fn blank_report(capture: &Capture, options: &Recording, device: &str)
 }
 
 fn lost(lost: &dfx::Lost) -> report::Lost {
-    let &dfx::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy } = lost;
-    report::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy }
+    let &dfx::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy, mismatch } = lost;
+    report::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy, mismatch }
 }
 
 fn ns_since(started: Instant) -> u64 {
@@ -314,7 +324,7 @@ struct CaptureSink {
 }
 
 impl Sink for CaptureSink {
-    fn buffer(&mut self, meta: &BufferMeta, records: &[u8]) -> io::Result<()> {
+    fn buffer(&self, meta: &BufferMeta, records: &[u8]) -> io::Result<()> {
         let pool = Pool { subsystem: meta.subsystem.into(), kind: meta.kind, instance: meta.instance.0 };
         let record_bytes = records.len().checked_div(meta.count as usize).unwrap_or(0);
         let header = BufferHeader::new(pool, meta.sequence, meta.count, record_bytes as u32);
@@ -324,24 +334,24 @@ impl Sink for CaptureSink {
         Ok(())
     }
 
-    fn freeze(&mut self, freeze: &dfx::Freeze) -> io::Result<()> {
-        let event = |gate| FreezeEvent {
-            subsystem: Subsystem::SWIMLANE,
-            gate,
-            opened_by: NO_LANE,
+    fn freeze(&self, freeze: &dfx::Freeze) -> io::Result<()> {
+        let event = FreezeEvent {
+            subsystem: freeze.subsystem.into(),
+            gate: match freeze.gate {
+                gate::Gate::Ready => Gate::READY,
+                gate::Gate::Free => Gate::FREE,
+            },
+            opened_by: freeze.opened_by.map_or(NO_LANE, |lane| lane.0),
             lanes_parked: freeze.lanes_parked,
             opened_ns: self.time.ns(freeze.opened_cycles),
             released_ns: self.time.ns(freeze.released_cycles),
+            buffers_drained: freeze.buffers_drained,
         };
-        let shut = [(freeze.gates.ready, Gate::READY), (freeze.gates.free, Gate::FREE)];
-        let events: Vec<_> =
-            shut.into_iter().filter(|(shut, _)| *shut).map(|(_, gate)| event(gate)).collect();
-        self.writer.append_freezes(&events)?;
+        self.writer.append_freezes(&[event])?;
         let mut freezes = self.collected.freezes();
-        for event in &events {
-            let of_gate = if event.gate == Gate::READY { &mut freezes.rq } else { &mut freezes.fq };
-            of_gate.add(event.released_ns.saturating_sub(event.opened_ns));
-        }
+        let freezes = freezes.entry(freeze.subsystem).or_default();
+        let of_gate = if event.gate == Gate::READY { &mut freezes.rq } else { &mut freezes.fq };
+        of_gate.add(event.released_ns.saturating_sub(event.opened_ns));
         Ok(())
     }
 }

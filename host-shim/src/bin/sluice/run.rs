@@ -122,7 +122,7 @@ fn execute<D: Device>(
     let cores = CoreIndex::all(device.map().registers.tpbs()).count() as u32;
     let session = args
         .recording
-        .swimlane(cores, capture.run())?
+        .session(cores, capture.run())?
         .map(|config| Session::start(&device, &heap, config, capture.sink()))
         .transpose()?;
 
@@ -133,7 +133,7 @@ fn execute<D: Device>(
     }
     let (executions, phases) = bench.conclude(&held, &mut report);
     report.interrupted = interrupt.has_come();
-    let account = session.map(Session::stop).transpose()?;
+    let accounts = session.map(Session::stop).transpose()?;
     report.duration_ns = capture.now_ns() - started_ns;
 
     report.kbl.tickets = unit.tickets();
@@ -148,8 +148,8 @@ fn execute<D: Device>(
     own.sort_by_key(|phase| phase.start_ns);
     capture.host_phases(&own);
     let mut pools = Vec::new();
-    if let Some(account) = account {
-        pools = capture.account(&account, &mut report);
+    if let Some(accounts) = accounts {
+        pools = capture.account(&accounts, &mut report);
         let expected = ExpectedRecords {
             cores: expected_cores(&held, args.recording.lanes),
             tpbs: report.model.tpbs,

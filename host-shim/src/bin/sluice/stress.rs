@@ -26,10 +26,10 @@ pub(crate) struct Args {
     /// Records that all lanes make together
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     records: u64,
-    /// Stop serving the device for so many milliseconds, so many after the start or, where that comes sooner, when half of
-    /// the records are collected
-    #[arg(long, value_name = "MS@AT_MS")]
-    pause_host: Option<Pause>,
+    /// Do nothing for the device and its records for so many milliseconds, so many after the start; several with commas. The
+    /// first of one begins when half of the records are collected at the latest, the first of two at a third, and so on
+    #[arg(long, value_name = "MS@AT_MS,...", value_delimiter = ',')]
+    pause_host: Vec<Pause>,
     #[command(flatten)]
     recording: Recording,
 }
@@ -74,21 +74,21 @@ fn load<D: Device>(args: &Args, device: &Arc<D>, interrupt: &Interrupt) -> anyho
     let heap = Heap::new(ram.base, ram.bytes);
     let cores = CoreIndex::all(tpbs).count() as u32;
     let mut pools = Vec::new();
-    if let Some(config) = args.recording.swimlane(cores, capture.run())? {
+    if let Some(config) = args.recording.session(cores, capture.run())? {
         let boot = HostBoot::attach(device.memory(), device.map().boot)?;
         boot.set_workload(args.records)?;
         let started_ns = capture.now_ns();
         let session = Session::start(device, &heap, config, capture.sink())?;
         await_lanes(args, &**device, &session, &boot, &capture, interrupt)?;
-        let account = session.stop()?;
+        let accounts = session.stop()?;
         report.duration_ns = capture.now_ns() - started_ns;
-        pools = capture.account(&account, &mut report);
+        pools = capture.account(&accounts, &mut report);
     }
     report.interrupted = interrupt.has_come();
     capture.finish(&**device, report, pools, &args.recording, interrupt)
 }
 
-/// Waits until every lane has made its share, and keeps the appointed pause. A signal ends the workload.
+/// Waits until every lane has made its share, and keeps the appointed pauses. A signal ends the workload.
 fn await_lanes<D: Device>(
     args: &Args,
     device: &D,
@@ -98,17 +98,22 @@ fn await_lanes<D: Device>(
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
     let started = std::time::Instant::now();
-    let mut pause = args.pause_host;
+    let mut pauses = args.pause_host.clone();
+    pauses.sort_by_key(|pause| pause.at);
+    let parts = pauses.len() as u64 + 1;
+    let mut pauses = (1..).zip(pauses).peekable();
     loop {
         let seen = device.progress();
-        let half_collected = args.records > 0 && capture.collected() >= args.records / 2;
-        if let Some(due) = pause.filter(|pause| half_collected || started.elapsed() >= pause.at) {
-            session.pause(due.duration);
-            pause = None;
+        let is_due = |&(number, pause): &(u64, Pause)| {
+            let share = args.records / parts * number;
+            started.elapsed() >= pause.at || (share > 0 && capture.collected() >= share)
+        };
+        if let Some((_, pause)) = pauses.next_if(is_due) {
+            session.pause(pause.duration);
         }
         if interrupt.has_come() {
             boot.stop_workload()?;
-            session.pause(Duration::ZERO);
+            session.resume();
             return Ok(());
         }
         let lanes = (0..args.recording.lanes).filter_map(LaneIndex::new);

@@ -25,7 +25,7 @@ fn on_untouched_memory_everything_is_the_hosts() {
 fn a_buffer_is_seen_in_each_place() {
     let bench = Bench::new();
     let mut keeper = bench.keeper(GateScope::All, &[0, 3], Shut::default());
-    keeper.round(&bench.returned, || true, |_| ()).expect("no fault is due");
+    keeper.round(&bench.returned, &mut Says(true), |_| ()).expect("no fault is due");
     bench.set_current(0, Some(1));
     bench.publish(1, 5, 0);
     let found = scan(&bench);
@@ -41,7 +41,7 @@ fn a_current_buffer_that_also_stands_elsewhere_is_settled() {
     bench.publish(0, 1, 0);
     bench.set_current(1, Some(3));
     let mut keeper = bench.keeper(GateScope::All, &[3], Shut::default());
-    keeper.round(&bench.returned, || true, |_| ()).expect("no fault is due");
+    keeper.round(&bench.returned, &mut Says(true), |_| ()).expect("no fault is due");
     let found = scan(&bench);
     assert_eq!((numbers(&found.device), found.unsettled), (vec![1, 3], vec![]));
 }
@@ -50,7 +50,7 @@ fn a_current_buffer_that_also_stands_elsewhere_is_settled() {
 fn entries_and_slots_already_taken_are_not_seen() {
     let bench = Bench::new();
     let mut keeper = bench.keeper(GateScope::All, &[0, 1], Shut::default());
-    keeper.round(&bench.returned, || true, |_| ()).expect("no fault is due");
+    keeper.round(&bench.returned, &mut Says(true), |_| ()).expect("no fault is due");
     bench.claim(0);
     bench.publish(0, 4, 0);
     bench.set_word(tiny::ring(0).head, 1);
@@ -109,7 +109,7 @@ impl Mover {
         let switch = lane.begin_switch();
         let mut mover = Self { lane, pool, switch, env: Surroundings::new(|_| ()) };
         let mut keeper = bench.keeper(GateScope::All, &[0, 1], Shut::default());
-        keeper.round(&bench.returned, || true, |_| ()).expect("no fault is due");
+        keeper.round(&bench.returned, &mut Says(true), |_| ()).expect("no fault is due");
         mover.step();
         mover.step();
         for _ in 0..tiny::RECORDS {

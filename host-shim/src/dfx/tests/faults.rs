@@ -101,7 +101,7 @@ fn a_keeper_refills_opens_and_releases_all_the_same() {
         let mut events = Vec::new();
         let mut claimed = Vec::new();
         until(|| {
-            match keeper.poll(&bench.returned, || true) {
+            match keeper.poll(&bench.returned, &mut Says(true)) {
                 Ok(Kept::Step | Kept::RoundOver { .. }) | Err(_) => {}
                 Ok(kept) => events.push(kept),
             }
@@ -128,7 +128,7 @@ fn a_gate_is_taken_for_shut_only_once_its_flag_is_stored() {
         bench.give(0..6);
         bench.raise(Gate::Ready);
         until(|| {
-            let is_opened = keeper.poll(&bench.returned, || false) == Ok(Kept::Opened(Gate::Ready));
+            let is_opened = keeper.poll(&bench.returned, &mut Says(false)) == Ok(Kept::Opened(Gate::Ready));
             assert!(!keeper.state().shut.ready || bench.flag(Gate::Ready) == 1);
             assert_eq!(bench.word(signal(Gate::Ready)), 1, "not taken before the gate is shut");
             is_opened
@@ -144,12 +144,12 @@ fn opening_for_good_forgets_no_buffer_under_way() {
         // The second pool's queue: its counter is read, then two halves of a slot and its tail are stored.
         until(|| {
             bench.memory.fail_later(3, mishap);
-            keeper.poll(&bench.returned, || true).is_err()
+            keeper.poll(&bench.returned, &mut Says(true)).is_err()
         });
         assert!(keeper.state().pushing.is_some());
         keeper.open_all().expect("no fault is due");
         bench.returned.push(BufferId(0));
-        until(|| matches!(keeper.poll(&bench.returned, || true), Ok(Kept::Refilled(BufferId(0)))));
+        until(|| matches!(keeper.poll(&bench.returned, &mut Says(true)), Ok(Kept::Refilled(BufferId(0)))));
         assert_eq!((bench.queue(0), bench.queue(1)), (vec![tiny::buffer(0)], vec![tiny::buffer(3)]));
     }
 }
@@ -160,7 +160,7 @@ fn a_signal_is_served_all_the_same() {
         let mut keeper = bench.keeper(GateScope::Lane, &[0], Shut::default());
         bench.raise(Gate::Free);
         until(|| {
-            let _: Result<_, _> = keeper.poll(&bench.returned, || true);
+            let _: Result<_, _> = keeper.poll(&bench.returned, &mut Says(true));
             bench.word(signal(Gate::Free)) == 0
         });
         assert_eq!(bench.queue(0), [tiny::buffer(0)], "refilled before the signal was taken");

@@ -13,7 +13,8 @@ const BOTH_SHUT: Shut = Shut { ready: true, free: true };
 /// Runs one round with a subsystem that `agrees`; its events, and the buffers it moved.
 fn round(bench: &Bench, keeper: &mut TestKeeper, agrees: bool) -> (Vec<Kept>, u32) {
     let mut events = Vec::new();
-    let moved = keeper.round(&bench.returned, || agrees, |kept| events.push(kept)).expect("no fault is due");
+    let moved =
+        keeper.round(&bench.returned, &mut Says(agrees), |kept| events.push(kept)).expect("no fault is due");
     (events, moved)
 }
 

@@ -138,6 +138,7 @@ fn show_freeze<W: Write>(trace: &mut TraceWriter<W>, freeze: &FreezeEvent) -> io
         Some(("gate", freeze.gate.name().unwrap_or("unknown").into())),
         opened_by,
         Some(("lanes_parked", freeze.lanes_parked.into())),
+        Some(("buffers_drained", freeze.buffers_drained.into())),
         Some(("duration_ns", freeze.released_ns.saturating_sub(freeze.opened_ns).into())),
     ];
     let name = match freeze.gate {

@@ -1,0 +1,127 @@
+//! What a session records: the run, the subsystems that are on, and how much memory each of their pools gets.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use sluice_core::layout::{
+    self, EnableMask, PoolKind, SUBSYSTEMS, Shape, SubsystemId, args_dump, pmu, swimlane,
+};
+
+use super::keeper::GateScope;
+
+/// The subsystems that the firmware of this build records.
+pub const RECORDED: &[SubsystemId] = &[SubsystemId::Swimlane];
+
+/// How long a stop waits for a sink that takes nothing, unless told otherwise.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// How many buffers each pool of a kind gets, in one subsystem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BufferCounts {
+    counts: [u32; layout::MAX_KINDS],
+}
+
+impl BufferCounts {
+    /// As many as the wire contract suggests.
+    pub fn suggested(subsystem: SubsystemId, shape: Shape) -> Self {
+        let mut counts = [0; layout::MAX_KINDS];
+        for array in layout::region(subsystem, shape).arrays() {
+            counts[array.kind.0 as usize] = array.default_buffers;
+        }
+        Self { counts }
+    }
+
+    /// The same number for every kind.
+    pub const fn uniform(buffers: u32) -> Self {
+        Self { counts: [buffers; layout::MAX_KINDS] }
+    }
+
+    /// Another number for one kind; a kind that does not exist is ignored.
+    #[must_use]
+    pub fn with(mut self, kind: PoolKind, buffers: u32) -> Self {
+        if let Some(count) = self.counts.get_mut(kind.0 as usize) {
+            *count = buffers;
+        }
+        self
+    }
+
+    /// The number for one kind.
+    pub fn of(&self, kind: PoolKind) -> u32 {
+        self.counts.get(kind.0 as usize).copied().unwrap_or(0)
+    }
+}
+
+/// What one subsystem records, and with how many buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SubsystemConfig {
+    /// How much is recorded, as the subsystem's header counts it: the level of swimlane and args_dump, the event group of
+    /// pmu. The other two record all or nothing.
+    pub level: u32,
+    /// Buffers per pool.
+    pub buffers: BufferCounts,
+}
+
+impl SubsystemConfig {
+    /// Everything recorded, with the buffers that the wire contract suggests.
+    pub fn new(subsystem: SubsystemId, shape: Shape) -> Self {
+        let level = match subsystem {
+            SubsystemId::Swimlane => swimlane::Level::FULL.0,
+            SubsystemId::Pmu => pmu::DEFAULT_EVENT_TYPE,
+            SubsystemId::ArgsDump => args_dump::Level::FULL.0,
+            SubsystemId::DepGen | SubsystemId::ScopeStats => 1,
+        };
+        Self { level, buffers: BufferCounts::suggested(subsystem, shape) }
+    }
+}
+
+/// A session: which subsystems record, and what all of them have in common.
+#[derive(Clone, Debug)]
+pub struct DfxConfig {
+    /// Architecture, lanes and cores of the run.
+    pub shape: Shape,
+    /// Whom a starving lane stops.
+    pub scope: GateScope,
+    /// Most cycles that a lane waits per switch; `None` is the architecture's 30 s.
+    pub deadline_cycles: Option<u64>,
+    /// Tells runs apart in captures.
+    pub run_id: u64,
+    /// Threads that copy buffers out and hand them to the sink. One more serves the device, however many subsystems record.
+    pub collectors: NonZeroU32,
+    /// How long a stop waits for a sink that takes nothing.
+    pub linger: Duration,
+    /// What each subsystem records, by [`SubsystemId::index`]; `None` is off.
+    pub subsystems: [Option<SubsystemConfig>; SUBSYSTEMS],
+}
+
+impl DfxConfig {
+    /// A session of `shape` in which no subsystem is on yet.
+    pub fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            scope: GateScope::All,
+            deadline_cycles: None,
+            run_id: 0,
+            collectors: NonZeroU32::MIN,
+            linger: LINGER,
+            subsystems: [None; SUBSYSTEMS],
+        }
+    }
+
+    /// Turns `subsystem` on.
+    #[must_use]
+    pub fn with(mut self, subsystem: SubsystemId, config: SubsystemConfig) -> Self {
+        self.subsystems[subsystem.index()] = Some(config);
+        self
+    }
+
+    /// The subsystems that are on, in the order of reports.
+    pub fn enabled(&self) -> impl Iterator<Item = (SubsystemId, SubsystemConfig)> + '_ {
+        let each = SubsystemId::ALL.into_iter().zip(&self.subsystems);
+        each.filter_map(|(subsystem, config)| Some((subsystem, (*config)?)))
+    }
+
+    /// The subsystems that are on, as the device is told.
+    pub fn enable_mask(&self) -> EnableMask {
+        self.enabled().map(|(subsystem, _)| subsystem.enable_bit()).collect()
+    }
+}
