@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek};
 
-use sluice_core::layout::{ArchId, BufferLayout, Shape, swimlane};
+use sluice_core::layout::{self, ArchId, BufferLayout, Shape};
 
 use super::dedup::{Seen, Verdict};
 use super::format::FileHeader;
@@ -206,10 +206,7 @@ fn compare(counted: &BTreeMap<Pool, Count>, stated: &[PoolTotals], findings: &mu
 
 /// The build of a pool's buffers; `None` when the wire contract this program knows has no such pool.
 pub fn layout_of(arch: ArchId, pool: Pool) -> Option<BufferLayout> {
-    if pool.subsystem != Subsystem::SWIMLANE {
-        return None;
-    }
-    let region = swimlane::region(Shape::full(arch));
+    let region = layout::region(pool.subsystem.id()?, Shape::full(arch));
     region.array(pool.kind).filter(|array| pool.instance < array.instances).map(|array| array.buffer)
 }
 
@@ -217,7 +214,7 @@ pub fn layout_of(arch: ArchId, pool: Pool) -> Option<BufferLayout> {
 fn fits_contract(arch: ArchId, buffer: &BufferHeader) -> Result<(), String> {
     let pool = buffer.pool();
     match layout_of(arch, pool) {
-        None if pool.subsystem == Subsystem::SWIMLANE => Err(format!("{arch} has no such pool")),
+        None if pool.subsystem.id().is_some() => Err(format!("{arch} has no such pool")),
         Some(layout) if layout.record_bytes != buffer.record_bytes as usize => {
             Err(format!("records of {} bytes, want {}", buffer.record_bytes, layout.record_bytes))
         }
@@ -255,6 +252,8 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
+
+    use sluice_core::layout::PoolKind;
 
     use super::super::payload::{LossCause, LossNote};
     use super::super::writer::Writer;
@@ -348,5 +347,11 @@ mod tests {
         assert_eq!(says(POOL, 1, 64), Err("records of 64 bytes, want 32".into()));
         assert_eq!(says(Pool { instance: 72, ..POOL }, 1, 32), Err("a2a3 has no such pool".into()));
         assert_eq!(says(Pool { subsystem: Subsystem(77), ..POOL }, 1, 9), Ok(()));
+        let pmu = Pool { subsystem: Subsystem::PMU, kind: PoolKind::SOLE, instance: 71 };
+        assert_eq!(says(pmu, 512, 64), Ok(()));
+        assert_eq!(says(pmu, 513, 64), Err("513 records, at most 512".into()));
+        assert_eq!(says(Pool { instance: 72, ..pmu }, 1, 64), Err("a2a3 has no such pool".into()));
+        let no_kind = Pool { kind: PoolKind::ORCH_PHASE, ..pmu };
+        assert_eq!(says(no_kind, 1, 64), Err("a2a3 has no such pool".into()));
     }
 }

@@ -75,6 +75,13 @@ named_number! {
     }
 }
 
+impl Subsystem {
+    /// The subsystem, when this version knows it.
+    pub fn id(self) -> Option<SubsystemId> {
+        SubsystemId::ALL.get(self.0 as usize).copied()
+    }
+}
+
 impl From<SubsystemId> for Subsystem {
     fn from(subsystem: SubsystemId) -> Self {
         Self(subsystem.index() as u32)
@@ -467,8 +474,10 @@ mod tests {
         }
         for subsystem in SubsystemId::ALL {
             assert_eq!(Subsystem::from(subsystem).name(), Some(subsystem.name()));
+            assert_eq!(Subsystem::from(subsystem).id(), Some(subsystem));
         }
         assert_eq!(Subsystem(9).to_string(), "unknown(9)");
+        assert_eq!(Subsystem(9).id(), None);
         assert_eq!(LossCause::named("core_busy"), Some(LossCause::CORE_BUSY));
         assert_eq!(Gate::named("tq"), None);
     }

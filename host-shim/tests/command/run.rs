@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 use sluice_core::exec::CoreIndex;
+use sluice_core::layout::SubsystemId;
 use sluice_core::mmio::TpbId;
 use sluice_host::capture::Reader;
 use sluice_host::neff::{Neff, ReadOptions, Work, models, pack};
@@ -26,7 +27,12 @@ fn expected(neff: &Neff, lanes: u32, executions: u64) -> ExpectedRecords {
             cores.push(ExpectedCore { core: core.get() as u32, lane: core.lane(lanes).get(), items });
         }
     }
-    ExpectedRecords { cores, tpbs: neff.programs.len() as u32, executions }
+    ExpectedRecords {
+        subsystems: vec![SubsystemId::Swimlane],
+        cores,
+        tpbs: neff.programs.len() as u32,
+        executions,
+    }
 }
 
 fn builtin(name: &str) -> Neff {

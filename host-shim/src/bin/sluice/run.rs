@@ -151,6 +151,7 @@ fn execute<D: Device>(
     if let Some(accounts) = accounts {
         pools = capture.account(&accounts, &mut report);
         let expected = ExpectedRecords {
+            subsystems: args.recording.dfx.0.clone(),
             cores: expected_cores(&held, args.recording.lanes),
             tpbs: report.model.tpbs,
             executions,

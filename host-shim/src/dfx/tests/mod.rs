@@ -4,6 +4,7 @@ mod attach;
 mod drain;
 mod faults;
 mod keeper;
+mod owners;
 mod serving;
 mod stage;
 mod stopping;

@@ -1,7 +1,7 @@
 //! A server and its collector without threads, step by step, for any subsystem.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sluice_core::gate::Gate;
 use sluice_core::layout::extension::LaneActivity;
@@ -12,6 +12,7 @@ use super::stage::{Hand, Kept, Played, config};
 use crate::device::Device;
 use crate::dfx::account::{Account, Lost};
 use crate::dfx::collector::{Collector, Source};
+use crate::dfx::ledger::BufferId;
 use crate::dfx::plan::Plan;
 use crate::dfx::server::{Outlet, Server, ToCollect};
 use crate::dfx::service::Orders;
@@ -276,6 +277,44 @@ fn a_busy_peer_does_not_postpone_a_release() {
             show.turn();
         }
     }
+}
+
+/// Says that a test is over, whatever its end.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn buffers_are_looked_up_while_the_keeper_serves() {
+    let mut show = Show::of(SubsystemId::Swimlane, 2, Arc::new(Discard));
+    let directory = Arc::clone(&show.plan.parts()[0].directory);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let over = Over(&is_over);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    for buffer in (0..directory.buffers()).map(BufferId) {
+                        assert_eq!(directory.find(directory.address(buffer)), Some(buffer));
+                        let pool = directory.pool(directory.pool_of(buffer));
+                        assert!(pool.buffers.contains(&buffer.0));
+                    }
+                }
+            });
+        }
+        for sequence in 0..200 {
+            show.hand.fill(0, 0, sequence, 1);
+            show.turn();
+            show.collect();
+            show.turn();
+        }
+        drop(over);
+    });
+    assert_eq!(show.account().collected(), 200);
 }
 
 /// Counts what is said.

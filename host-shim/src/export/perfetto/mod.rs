@@ -31,7 +31,7 @@ use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::payload::{NO_EXECUTION, NO_LANE};
 use crate::capture::reader::Segment;
 use crate::capture::{FreezeEvent, HostPhase, Kind, LossNote, Manifest, Reader};
-use records::Swimlane;
+use records::Records;
 use trace::{Group, TraceWriter, Track};
 
 /// What an export came to.
@@ -73,7 +73,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             ("clock_error_bound_ns", time.error_bound_ns().into()),
         ],
     )?;
-    let swimlane = Swimlane::new(header.arch, &manifest, time);
+    let shown = Records::new(header.arch, &manifest, time);
     let mut seen = Seen::default();
     let mut exported = Exported::default();
     reader.rewind()?;
@@ -81,7 +81,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
         match segment {
             Segment::Buffer(buffer, records) => match seen.admit(buffer.pool(), buffer.buffer_seq) {
                 Verdict::New => {
-                    if !swimlane.show(&mut trace, &buffer, records)? {
+                    if !shown.show(&mut trace, &buffer, records)? {
                         exported.not_shown += 1;
                     }
                 }

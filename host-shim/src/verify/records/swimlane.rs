@@ -1,4 +1,4 @@
-//! The exact set of swimlane records of a run, and whether a capture holds it.
+//! Swimlane records.
 //!
 //! | pool | records | known by |
 //! |---|---|---|
@@ -6,99 +6,17 @@
 //! | scheduler phase, per lane | one dispatch and one complete per item of the lane's cores | kind |
 //! | orchestrator phase, of the lane that runs the sequencers | one per execution and TPB | task id `tpb << 32 \| execution`, submit number of the TPB |
 
-use std::io::{self, Read, Seek};
-
 use sluice_core::exec::LaneIndex;
 use sluice_core::layout::PoolKind;
 use sluice_core::layout::swimlane::{
     AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
 };
 
-use crate::capture::dedup::{Seen, Verdict};
-use crate::capture::reader::Segment;
-use crate::capture::{Items, Kind, Pool, Reader, Subsystem};
+use super::{Expectation, ExpectedRecords, Once, RecordCheck};
+use crate::capture::{Items, Pool};
 
-/// Most findings listed.
-const MAX_FINDINGS: usize = 16;
-
-/// A core that has work in a model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ExpectedCore {
-    /// Its number, as task pools count cores.
-    pub core: u32,
-    /// The lane that serves it.
-    pub lane: u32,
-    /// Work items per execution.
-    pub items: u64,
-}
-
-/// What a run of a model has to record.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ExpectedRecords {
-    /// Cores with work.
-    pub cores: Vec<ExpectedCore>,
-    /// TPBs with a program.
-    pub tpbs: u32,
-    /// Executions that came to their end.
-    pub executions: u64,
-}
-
-/// How a capture compares.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct RecordCheck {
-    /// Records that should be there.
-    pub expected: u64,
-    /// Records that are.
-    pub found: u64,
-    /// What is missing, too many or wrong, for people; the first of them.
-    pub findings: Vec<String>,
-    /// Findings, those not listed included.
-    pub finding_count: u64,
-}
-
-impl RecordCheck {
-    /// The sets are equal.
-    pub fn is_right(&self) -> bool {
-        self.finding_count == 0
-    }
-
-    fn find(&mut self, text: impl FnOnce() -> String) {
-        self.finding_count += 1;
-        if self.findings.len() < MAX_FINDINGS {
-            self.findings.push(text());
-        }
-    }
-}
-
-/// Numbers 0 to n − 1, each to be met once.
-#[derive(Debug)]
-struct Once {
-    met: Vec<u64>,
-    count: u64,
-}
-
-impl Once {
-    fn new(count: u64) -> Self {
-        Self { met: vec![0; count.div_ceil(64) as usize], count }
-    }
-
-    /// Whether `number` is one of the numbers and is met for the first time.
-    fn meet(&mut self, number: u64) -> bool {
-        let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
-        let first = number < self.count && self.met[word] & bit == 0;
-        if first {
-            self.met[word] |= bit;
-        }
-        first
-    }
-
-    fn missing(&self) -> u64 {
-        self.count - self.met.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
-    }
-}
-
-/// What has been met of one core, lane or the submits.
-struct Ledger {
+/// What has been met of each core, each lane and the submits.
+pub(super) struct Ledger {
     tasks: Vec<(u32, Once)>,
     /// By lane: dispatches and completes expected and met.
     phases: Vec<Phases>,
@@ -113,53 +31,30 @@ struct Phases {
     completes: u64,
 }
 
-impl ExpectedRecords {
-    /// How many records that is.
-    pub fn count(&self) -> u64 {
-        let items: u64 = self.cores.iter().map(|core| core.items).sum();
-        self.executions * (3 * items + u64::from(self.tpbs))
-    }
-
-    /// Compares with what a capture holds, duplicates of buffers left out. Costs a bit of memory per expected record.
-    pub fn check<R: Read + Seek>(&self, reader: &mut Reader<R>) -> io::Result<RecordCheck> {
-        let mut check = RecordCheck { expected: self.count(), ..RecordCheck::default() };
-        let mut ledger = self.ledger();
-        let mut seen = Seen::default();
-        reader.rewind()?;
-        while let Some(segment) = reader.read_of(|kind| kind == Kind::BUFFER)? {
-            let Segment::Buffer(buffer, records) = segment else { continue };
-            let pool = buffer.pool();
-            if pool.subsystem != Subsystem::SWIMLANE
-                || seen.admit(pool, buffer.buffer_seq) == Verdict::Duplicate
-            {
-                continue;
-            }
-            check.found += u64::from(buffer.records);
-            ledger.meet(pool, records, &mut check);
-        }
-        ledger.close(&mut check);
-        Ok(check)
-    }
-
-    fn ledger(&self) -> Ledger {
-        let lanes = self.cores.iter().map(|core| core.lane as usize + 1).max().unwrap_or(0);
+impl Ledger {
+    pub(super) fn of(run: &ExpectedRecords) -> Self {
+        let lanes = run.cores.iter().map(|core| core.lane as usize + 1).max().unwrap_or(0);
         let mut phases = vec![Phases::default(); lanes];
-        for core in &self.cores {
-            phases[core.lane as usize].expected += core.items * self.executions;
+        for core in &run.cores {
+            phases[core.lane as usize].expected += core.items * run.executions;
         }
-        Ledger {
-            tasks: self
-                .cores
-                .iter()
-                .map(|core| (core.core, Once::new(core.items * self.executions)))
-                .collect(),
+        let tasks = run.cores.iter().map(|core| (core.core, Once::new(core.items * run.executions)));
+        Self {
+            tasks: tasks.collect(),
             phases,
-            submits: (0..self.tpbs).map(|_| [(); 2].map(|()| Once::new(self.executions))).collect(),
+            submits: (0..run.tpbs).map(|_| [(); 2].map(|()| Once::new(run.executions))).collect(),
         }
     }
 }
 
-impl Ledger {
+impl Expectation for Ledger {
+    fn count(&self) -> u64 {
+        let tasks: u64 = self.tasks.iter().map(|(_, tasks)| tasks.count).sum();
+        let phases: u64 = self.phases.iter().map(|phases| 2 * phases.expected).sum();
+        let submits: u64 = self.submits.iter().map(|[executions, _]| executions.count).sum();
+        tasks + phases + submits
+    }
+
     fn meet(&mut self, pool: Pool, records: &[u8], check: &mut RecordCheck) {
         match pool.kind {
             PoolKind::AICPU_TASK => {
@@ -245,15 +140,17 @@ impl Ledger {
 mod tests {
     use std::io::Cursor;
 
-    use sluice_core::layout::ArchId;
+    use sluice_core::layout::{ArchId, SubsystemId};
     use zerocopy::{Immutable, IntoBytes};
 
+    use super::super::ExpectedCore;
     use super::*;
-    use crate::capture::{BufferHeader, FileHeader, RunId, Writer};
+    use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
 
     /// Two cores on two lanes, 2 and 1 items, over three executions of two TPBs.
     fn expected() -> ExpectedRecords {
         ExpectedRecords {
+            subsystems: vec![SubsystemId::Swimlane],
             cores: vec![
                 ExpectedCore { core: 0, lane: 0, items: 2 },
                 ExpectedCore { core: 7, lane: 1, items: 1 },

@@ -1,0 +1,92 @@
+//! Records as slices, subsystem by subsystem: a module each, and a line in [`Records::show`].
+
+mod swimlane;
+
+use std::io::{self, Write};
+
+use sluice_core::layout::{ArchId, SubsystemId};
+
+use super::trace::{Argument, Group, TraceWriter};
+use crate::capture::check::layout_of;
+use crate::capture::{BufferHeader, Core, Manifest, WorkItem};
+use crate::export::clock::DeviceTime;
+
+/// What is needed to show records.
+pub(super) struct Records<'a> {
+    arch: ArchId,
+    cores: &'a [Core],
+    time: DeviceTime,
+}
+
+impl<'a> Records<'a> {
+    pub(super) fn new(arch: ArchId, manifest: &'a Manifest, time: DeviceTime) -> Self {
+        Self { arch, cores: &manifest.cores, time }
+    }
+
+    /// Shows the records of a buffer; `false` when it belongs to no pool that this version shows.
+    pub(super) fn show<W: Write>(
+        &self,
+        trace: &mut TraceWriter<W>,
+        buffer: &BufferHeader,
+        records: &[u8],
+    ) -> io::Result<bool> {
+        let pool = buffer.pool();
+        match layout_of(self.arch, pool) {
+            Some(layout) if layout.record_bytes == buffer.record_bytes as usize => {}
+            _ => return Ok(false),
+        }
+        match pool.subsystem.id() {
+            Some(SubsystemId::Swimlane) => self.swimlane(trace, pool, records),
+            _ => Ok(false),
+        }
+    }
+
+    fn slice<'b, W: Write>(
+        &self,
+        trace: &mut TraceWriter<W>,
+        group: Group,
+        name: &str,
+        start_cycles: u64,
+        end_cycles: u64,
+        arguments: impl IntoIterator<Item = Argument<'b>>,
+    ) -> io::Result<()> {
+        trace.slice(group, name, self.time.ns(start_cycles), self.time.ns(end_cycles), arguments)
+    }
+
+    /// What a core did under a dispatch token: tokens count through the work items of all executions, from 1.
+    fn work(&self, core: u32, token: u32) -> Work<'_> {
+        let items = self.cores.get(core as usize).map_or(&[][..], |core| &core.items);
+        match (u64::from(token).checked_sub(1), items.len() as u64) {
+            (Some(ordinal), per_execution @ 1..) => Work {
+                execution: Some(ordinal / per_execution),
+                item: items.get((ordinal % per_execution) as usize),
+            },
+            _ => Work { execution: None, item: None },
+        }
+    }
+}
+
+/// One work item of one execution, where it is known.
+struct Work<'a> {
+    execution: Option<u64>,
+    item: Option<&'a WorkItem>,
+}
+
+impl<'a> Work<'a> {
+    fn name(&self) -> &'a str {
+        self.item.map_or("task", |item| &item.name)
+    }
+
+    /// What is known of the work, then `own`.
+    fn arguments<'b, const N: usize>(&self, own: [Argument<'b>; N]) -> impl Iterator<Item = Argument<'b>> {
+        let item = self.item;
+        let known = [
+            self.execution.map(|execution| ("execution", execution.into())),
+            item.map(|item| ("block", item.block.into())),
+            item.and_then(|item| item.queue).map(|queue| ("queue", queue.into())),
+            item.and_then(|item| item.bytes).map(|bytes| ("bytes", bytes.into())),
+            item.and_then(|item| item.pairs).map(|pairs| ("descriptor_pairs", pairs.into())),
+        ];
+        known.into_iter().flatten().chain(own)
+    }
+}

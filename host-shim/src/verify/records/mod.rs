@@ -1,0 +1,151 @@
+//! The exact set of records of a run, and whether a capture holds it.
+//!
+//! | subsystem | module | records |
+//! |---|---|---|
+//! | swimlane | `swimlane` | tasks per core, phases per lane, submits |
+//!
+//! A subsystem is a module here and a line in `expectation`. What is recorded of one that has none goes unchecked.
+
+mod swimlane;
+
+use std::io::{self, Read, Seek};
+
+use sluice_core::layout::SubsystemId;
+
+use crate::capture::dedup::{Seen, Verdict};
+use crate::capture::reader::Segment;
+use crate::capture::{Kind, Pool, Reader};
+
+/// Most findings listed.
+const MAX_FINDINGS: usize = 16;
+
+/// A core that has work in a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExpectedCore {
+    /// Its number, as task pools count cores.
+    pub core: u32,
+    /// The lane that serves it.
+    pub lane: u32,
+    /// Work items per execution.
+    pub items: u64,
+}
+
+/// What a run of a model has to record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ExpectedRecords {
+    /// Who records.
+    pub subsystems: Vec<SubsystemId>,
+    /// Cores with work.
+    pub cores: Vec<ExpectedCore>,
+    /// TPBs with a program.
+    pub tpbs: u32,
+    /// Executions that came to their end.
+    pub executions: u64,
+}
+
+/// How a capture compares.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct RecordCheck {
+    /// Records that should be there.
+    pub expected: u64,
+    /// Records that are.
+    pub found: u64,
+    /// What is missing, too many or wrong, for people; the first of them.
+    pub findings: Vec<String>,
+    /// Findings, those not listed included.
+    pub finding_count: u64,
+}
+
+impl RecordCheck {
+    /// The sets are equal.
+    pub fn is_right(&self) -> bool {
+        self.finding_count == 0
+    }
+
+    fn find(&mut self, text: impl FnOnce() -> String) {
+        self.finding_count += 1;
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(text());
+        }
+    }
+}
+
+/// What one subsystem has to record, and what of it has been met.
+trait Expectation {
+    /// How many records that is.
+    fn count(&self) -> u64;
+
+    /// Meets the records of one buffer.
+    fn meet(&mut self, pool: Pool, records: &[u8], check: &mut RecordCheck);
+
+    /// All buffers have been met.
+    fn close(&self, check: &mut RecordCheck);
+}
+
+/// What `subsystem` has to record in `run`, where that is known.
+fn expectation(subsystem: SubsystemId, run: &ExpectedRecords) -> Option<Box<dyn Expectation>> {
+    match subsystem {
+        SubsystemId::Swimlane => Some(Box::new(swimlane::Ledger::of(run))),
+        _ => None,
+    }
+}
+
+impl ExpectedRecords {
+    fn expectations(&self) -> Vec<(SubsystemId, Box<dyn Expectation>)> {
+        let each = self.subsystems.iter();
+        each.filter_map(|&subsystem| Some((subsystem, expectation(subsystem, self)?))).collect()
+    }
+
+    /// How many records that is.
+    pub fn count(&self) -> u64 {
+        self.expectations().iter().map(|(_, expectation)| expectation.count()).sum()
+    }
+
+    /// Compares with what a capture holds, duplicates of buffers left out. Costs a bit of memory per expected record.
+    pub fn check<R: Read + Seek>(&self, reader: &mut Reader<R>) -> io::Result<RecordCheck> {
+        let mut expectations = self.expectations();
+        let expected = expectations.iter().map(|(_, expectation)| expectation.count()).sum();
+        let mut check = RecordCheck { expected, ..RecordCheck::default() };
+        let mut seen = Seen::default();
+        reader.rewind()?;
+        while let Some(segment) = reader.read_of(|kind| kind == Kind::BUFFER)? {
+            let Segment::Buffer(buffer, records) = segment else { continue };
+            let pool = buffer.pool();
+            let of_pool = expectations.iter_mut().find(|(of, _)| pool.subsystem == (*of).into());
+            let Some((_, expectation)) = of_pool else { continue };
+            if seen.admit(pool, buffer.buffer_seq) != Verdict::Duplicate {
+                check.found += u64::from(buffer.records);
+                expectation.meet(pool, records, &mut check);
+            }
+        }
+        expectations.iter().for_each(|(_, expectation)| expectation.close(&mut check));
+        Ok(check)
+    }
+}
+
+/// Numbers 0 to n − 1, each to be met once.
+#[derive(Debug)]
+struct Once {
+    met: Vec<u64>,
+    count: u64,
+}
+
+impl Once {
+    fn new(count: u64) -> Self {
+        Self { met: vec![0; count.div_ceil(64) as usize], count }
+    }
+
+    /// Whether `number` is one of the numbers and is met for the first time.
+    fn meet(&mut self, number: u64) -> bool {
+        let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
+        let first = number < self.count && self.met[word] & bit == 0;
+        if first {
+            self.met[word] |= bit;
+        }
+        first
+    }
+
+    fn missing(&self) -> u64 {
+        self.count - self.met.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+    }
+}
