@@ -17,7 +17,6 @@ use sluice_core::exec::{
     Channel, CoreIndex, ErrorClass, INSTRUCTION_BYTES, Instruction, InstructionBytes, LaneIndex, MAX_WAITS,
     Notification, NotificationSender, RunBlock, SubType,
 };
-use sluice_core::layout::swimlane::SchedPhaseKind;
 use sluice_core::mem::{DevAddr, DeviceMemory, Fault, Word};
 use sluice_core::mmio::{ItemReport, ItemStatus, LaneMailbox, QueueId, SemaphoreId, TpbRegisters};
 use zerocopy::{FromZeros, IntoBytes};
@@ -25,7 +24,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::board::{EngineBoard, Execution};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
-use crate::record::{Recorder, SchedPhase, TaskTimes};
+use crate::record::{Dispatch, Finish, Recorder};
 
 /// Where in the program an item stands and what follows it.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +38,7 @@ enum State<M: DeviceMemory> {
     Idle,
     Fetch { execution: Execution, at: DevAddr, first: bool },
     Waiting { execution: Execution, item: Item, waits: Vec<(M::Word, u32), MAX_WAITS> },
-    Running { execution: Execution, item: Item, token: u32, dispatch_cycles: u64 },
+    Running { execution: Execution, item: Item, token: u32, dispatch_cycles: Option<u64> },
 }
 
 /// One engine of one TPB, as the lane that owns it sees it.
@@ -117,8 +116,14 @@ impl<M: DeviceMemory> EngineService<M> {
                     Activity::Idle
                 }
                 Some(report) => {
-                    let times = TaskTimes { token, dispatch_cycles, finish_cycles: lane.cx.now_cycles() };
-                    self.state = self.finish(lane, execution, item, times, report);
+                    let finish = Finish {
+                        core: self.core,
+                        token,
+                        iteration: lane.iteration,
+                        dispatch_cycles,
+                        finish_cycles: lane.record.item_clock(lane.cx),
+                    };
+                    self.state = self.finish(lane, execution, item, &finish, report);
                     Activity::Busy
                 }
             },
@@ -196,20 +201,11 @@ impl<M: DeviceMemory> EngineService<M> {
             self.state = State::Waiting { execution, item, waits };
             return Activity::Idle;
         }
-        let dispatch_cycles = cx.now_cycles();
+        let dispatch_cycles = record.item_clock(cx);
         let token = self.mailbox.dispatch(item.instruction);
         cx.wake_agent(self.core);
         self.state = State::Running { execution, item, token, dispatch_cycles };
-        record.sched_phase(
-            cx,
-            &SchedPhase {
-                kind: SchedPhaseKind::DISPATCH,
-                start_cycles: dispatch_cycles,
-                end_cycles: cx.now_cycles(),
-                iteration: *iteration,
-                tasks: 1,
-            },
-        );
+        record.dispatched(cx, &Dispatch { iteration: *iteration, dispatch_cycles });
         Activity::Busy
     }
 
@@ -218,27 +214,18 @@ impl<M: DeviceMemory> EngineService<M> {
         lane: &mut Surroundings<'_, P, CORES>,
         execution: Execution,
         item: Item,
-        times: TaskTimes,
+        finish: &Finish,
         report: ItemReport,
     ) -> State<M> {
-        let Surroundings { cx, record, iteration, .. } = lane;
-        record.task(cx, self.core, &times);
+        let Surroundings { cx, record, .. } = lane;
+        record.finished(cx, finish);
         if report.status.failure().is_none()
             && let Some(semaphore) = item.signal
             && cx.memory().accumulate(self.registers.semaphore(semaphore), 1).is_ok()
         {
             cx.wake_lanes();
         }
-        record.sched_phase(
-            cx,
-            &SchedPhase {
-                kind: SchedPhaseKind::COMPLETE,
-                start_cycles: times.finish_cycles,
-                end_cycles: cx.now_cycles(),
-                iteration: *iteration,
-                tasks: 1,
-            },
-        );
+        record.completed(cx, finish);
         if report.status.failure().is_some() {
             return self.leave(cx, execution, report.status);
         }

@@ -34,7 +34,7 @@ use crate::board::{Execution, SequencerBoard};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
 use crate::queue::{DmaQueue, QueueRun};
-use crate::record::{OrchPhase, Recorder};
+use crate::record::{Recorder, Submit};
 
 /// Pairs of the execution ring that one poll consumes at most.
 const PAIRS_PER_POLL: u32 = 64;
@@ -125,7 +125,9 @@ impl<M: DeviceMemory> Sequencer<M> {
         match self.state {
             State::Idle => self.poll_idle(cx, record),
             State::Staging { since_cycles } => self.poll_staging(cx, record, since_cycles),
-            State::Running { execution, ended, aborted } => self.poll_running(cx, execution, ended, aborted),
+            State::Running { execution, ended, aborted } => {
+                self.poll_running(cx, record, execution, ended, aborted)
+            }
             State::Stopped { setups } => self.poll_stopped(setups),
         }
     }
@@ -152,7 +154,7 @@ impl<M: DeviceMemory> Sequencer<M> {
             cx.note_host_news();
             return Activity::Busy;
         }
-        let since_cycles = record.clock(cx);
+        let since_cycles = record.submit_clock(cx);
         self.state = State::Staging { since_cycles };
         self.poll_staging(cx, record, since_cycles)
     }
@@ -263,25 +265,23 @@ impl<M: DeviceMemory> Sequencer<M> {
         }
         self.board.start(execution, Engine::ALL.map(|engine| request.base(engine)));
         cx.wake_lanes();
-        if let Some(end_cycles) = record.clock(cx) {
-            record.orch_phase(
-                cx,
-                &OrchPhase {
-                    start_cycles: since_cycles.unwrap_or(end_cycles),
-                    end_cycles,
-                    task_id: u64::from(self.tpb.get()) << 32 | u64::from(execution.ordinal()),
-                    submit_index: self.submits,
-                },
-            );
-        }
+        let submit = Submit {
+            tpb: self.tpb,
+            ordinal: execution.ordinal(),
+            index: self.submits,
+            start_cycles: since_cycles,
+            end_cycles: record.submit_clock(cx),
+        };
+        record.submitted(cx, &submit);
         self.submits = self.submits.wrapping_add(1);
         self.state = State::Running { execution, ended: [false; Engine::COUNT], aborted: false };
         Activity::Busy
     }
 
-    fn poll_running<P: Platform<Memory = M>>(
+    fn poll_running<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
+        record: &mut Recorder<M, CORES>,
         execution: Execution,
         mut ended: [bool; Engine::COUNT],
         mut aborted: bool,
@@ -311,6 +311,7 @@ impl<M: DeviceMemory> Sequencer<M> {
             }
         }
         if ended == [true; Engine::COUNT] {
+            record.execution_ended(cx);
             // Partner of the host's acquire load: outputs and notifications of this execution.
             self.control.executions_done.publish(execution.count());
             cx.note_host_news();

@@ -7,7 +7,7 @@ use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex};
 use sluice_core::mem::{DeviceMemory, Fault};
 
 use crate::platform::{Activity, Context, Platform};
-use crate::record::{Recorder, TaskTimes};
+use crate::record::{Finish, Recorder};
 
 /// Records made per round, so that the rest of the lane's loop is never far away.
 const BATCH: u64 = 256;
@@ -54,13 +54,13 @@ impl<M: DeviceMemory> Workload<M> {
         let cores = CoreIndex::all(cx.map().registers.tpbs());
         let own = cores.filter(|core| core.lane(cx.map().lanes) == self.lane).cycle();
         let batch = self.left.min(BATCH);
-        let mut dispatch_cycles = cx.now_cycles();
+        let mut dispatch_cycles = record.item_clock(cx);
         for core in own.take(batch as usize) {
-            let finish_cycles = cx.now_cycles();
+            let finish_cycles = record.item_clock(cx);
             self.made += 1;
             // Tokens of a core count up; their gaps are the lane's other cores.
-            let task = TaskTimes { token: self.made as u32, dispatch_cycles, finish_cycles };
-            record.task(cx, core, &task);
+            let token = self.made as u32;
+            record.finished(cx, &Finish { core, token, iteration: 0, dispatch_cycles, finish_cycles });
             dispatch_cycles = finish_cycles;
         }
         self.left -= batch;

@@ -1,71 +1,88 @@
 //! What a lane records, and when: attached, flushed and detached as the boot block says.
 //!
 //! ```text
-//!   dfx_generation moves ──► attach: region, extension block, answer
-//!   dispatch, FIN, submit ──► records, in the lane's own pools
+//!   dfx_generation moves ──► the run is judged; each subsystem that it names attaches
+//!   submit, dispatch, finish, end ──► every recorder that is attached is told
 //!   dfx_stop_generation catches up ──► flush every pool, say so, record no more
 //! ```
 //!
 //! Recording blocks, and only recording does: a lane with a full buffer stands at the push gate or waits for a slot, one
 //! with none stands at the pop gate or waits for a buffer, up to the deadline of one switch. A lane that is not asked to
-//! record spends two loads per round.
+//! record spends two loads per round. No clock is read for a time that nobody records.
+//!
+//! A new subsystem is a module with a `Recorder` that is a [`Recording`](event::Recording), and its name in
+//! `with_subsystems`.
 
+mod event;
 mod heartbeat;
 mod parking;
+mod phases;
+mod run;
 mod swimlane;
 
-use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Recorders};
-use sluice_core::layout::SubsystemId;
-use sluice_core::layout::swimlane::{
-    AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
-};
+use sluice_core::exec::{LaneBoot, LaneIndex, Recorders};
 use sluice_core::mem::{DeviceMemory, Fault};
-use sluice_core::producer::AppendError;
-use sluice_core::producer::swimlane::SwimlaneRecorder;
-use zerocopy::FromZeros;
 
 use crate::platform::{Context, Platform};
+use event::{Recording, Stamps};
 use heartbeat::Heartbeat;
 use parking::Parking;
+use run::Run;
 
-/// One task as its lane saw it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TaskTimes {
-    /// Dispatch token, counted per core over the device's life from 1.
-    pub(crate) token: u32,
-    /// Just before the dispatch was written.
-    pub(crate) dispatch_cycles: u64,
-    /// When the completion was seen.
-    pub(crate) finish_cycles: u64,
+pub(crate) use event::{Dispatch, Finish, Submit};
+
+/// The one list of what lanes record, in the order in which recorders are told and flushed.
+macro_rules! with_subsystems {
+    ($apply:ident! $($arguments:tt)*) => {
+        $apply! { [phases, swimlane] $($arguments)* }
+    };
 }
 
-/// One phase of a lane's loop.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SchedPhase {
-    /// What the lane did.
-    pub(crate) kind: SchedPhaseKind,
-    /// When it began.
-    pub(crate) start_cycles: u64,
-    /// When it was done.
-    pub(crate) end_cycles: u64,
-    /// Round of the lane's loop.
-    pub(crate) iteration: u32,
-    /// Tasks it concerned.
-    pub(crate) tasks: u32,
+/// What is attached.
+macro_rules! declare {
+    ([$($subsystem:ident),+]) => {
+        /// The recorders of one lane, those that are attached.
+        struct Attached<M: DeviceMemory, const CORES: usize> {
+            $($subsystem: Option<$subsystem::Recorder<M, CORES>>,)+
+        }
+
+        impl<M: DeviceMemory, const CORES: usize> Attached<M, CORES> {
+            const NONE: Self = Self { $($subsystem: None,)+ };
+
+            fn attach<P: Platform<Memory = M>>(cx: &Context<P>, lane: LaneIndex, run: &Run<'_>) -> Self {
+                Self { $($subsystem: $subsystem::Recorder::attach(cx, lane, run),)+ }
+            }
+
+            fn is_empty(&self) -> bool {
+                true $(&& self.$subsystem.is_none())+
+            }
+
+            fn stamps<P: Platform<Memory = M>>(&self) -> Stamps {
+                let mut stamps = Stamps::default();
+                $(if let Some(recorder) = &self.$subsystem {
+                    stamps = stamps.or(Recording::<P>::stamps(recorder));
+                })+
+                stamps
+            }
+        }
+    };
 }
 
-/// One submit as the sequencer took it up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct OrchPhase {
-    /// When staging began.
-    pub(crate) start_cycles: u64,
-    /// When the lanes were told.
-    pub(crate) end_cycles: u64,
-    /// TPB in the upper half, ordinal of the execution in the lower.
-    pub(crate) task_id: u64,
-    /// Submits of the TPB before this one.
-    pub(crate) submit_index: u32,
+/// Tells each recorder of `$lane` that is attached; the host hears of buffers that were published.
+macro_rules! tell {
+    ([$($subsystem:ident),+] $lane:ident, $cx:ident, |$recorder:ident, $env:ident| $event:expr) => {$(
+        if let Some($recorder) = &mut $lane.attached.$subsystem {
+            let published = Recording::<P>::published($recorder);
+            let $env = &mut Parking::new($cx, $lane.lane, &mut $lane.heartbeat);
+            $event;
+            if Recording::<P>::published($recorder) != published {
+                $cx.note_host_news();
+            }
+        }
+    )+};
 }
+
+with_subsystems!(declare!);
 
 /// The recorders of one lane.
 pub(crate) struct Recorder<M: DeviceMemory, const CORES: usize> {
@@ -73,7 +90,8 @@ pub(crate) struct Recorder<M: DeviceMemory, const CORES: usize> {
     boot: LaneBoot<M>,
     generation: Option<u32>,
     heartbeat: Heartbeat<M>,
-    swimlane: Option<SwimlaneRecorder<M, CORES>>,
+    attached: Attached<M, CORES>,
+    stamps: Stamps,
 }
 
 impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
@@ -82,8 +100,14 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// # Errors
     /// [`Fault`] when the boot block lies outside device memory.
     pub(crate) fn attach<P: Platform<Memory = M>>(cx: &Context<P>, lane: LaneIndex) -> Result<Self, Fault> {
-        let boot = LaneBoot::attach(cx.memory(), cx.map().boot)?;
-        Ok(Self { lane, boot, generation: None, heartbeat: Heartbeat::silent(), swimlane: None })
+        Ok(Self {
+            lane,
+            boot: LaneBoot::attach(cx.memory(), cx.map().boot)?,
+            generation: None,
+            heartbeat: Heartbeat::silent(),
+            attached: Attached::NONE,
+            stamps: Stamps::default(),
+        })
     }
 
     /// Follows the boot block: attaches to what the host asks for, or flushes when it asks for the end. Called at the start
@@ -94,95 +118,68 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         if generation == self.generation {
             return;
         }
-        if generation.is_none()
-            && let Some(mut swimlane) = self.swimlane.take()
-        {
-            swimlane.flush(&mut Parking::new(cx, self.lane, &mut self.heartbeat));
+        if generation.is_none() {
+            with_subsystems!(tell! self, cx, |recorder, env| recorder.flush(env));
         }
         self.heartbeat = Heartbeat::silent();
-        self.swimlane = None;
+        self.attached = Attached::NONE;
         self.generation = generation;
         if generation.is_some()
             && let Ok(recorders) = self.boot.recorders()
         {
             self.begin(cx, &recorders);
         }
+        self.stamps = self.attached.stamps::<P>();
         cx.note_host_news();
     }
 
     /// Attaches what can be attached. What the host asked for and the device refuses it finds in the answer.
     fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, recorders: &Recorders) {
-        if let Some(region) = recorders.region(SubsystemId::Swimlane) {
-            self.swimlane = swimlane::attach(cx, self.lane, region, recorders.extension).ok();
+        if let Ok(run) = Run::open(cx, self.lane, recorders) {
+            self.attached = Attached::attach(cx, self.lane, &run);
         }
-        if self.lane == LaneIndex::SEQUENCER && self.swimlane.is_some() {
+        if self.lane == LaneIndex::SEQUENCER && !self.attached.is_empty() {
             self.heartbeat = Heartbeat::at(cx.memory(), recorders.extension);
         }
     }
 
-    /// The time, if it is to be recorded.
-    pub(crate) fn clock<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Option<u64> {
-        self.swimlane.is_some().then(|| cx.now_cycles())
+    /// The time, if some recorder wants it of a submit.
+    #[inline]
+    pub(crate) fn submit_clock<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Option<u64> {
+        self.stamps.submits.then(|| cx.now_cycles())
     }
 
-    /// Records a task of `core`.
-    pub(crate) fn task<P: Platform<Memory = M>>(
-        &mut self,
-        cx: &Context<P>,
-        core: CoreIndex,
-        task: &TaskTimes,
-    ) {
-        self.append(cx, |swimlane, parking| {
-            let record = AicpuTaskRecord {
-                dispatch_time: task.dispatch_cycles,
-                finish_time: task.finish_cycles,
-                reg_task_id: task.token,
-                ..FromZeros::new_zeroed()
-            };
-            swimlane.task(core.get() as u32, &record, parking)
-        });
+    /// The time, if some recorder wants it of an item.
+    #[inline]
+    pub(crate) fn item_clock<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Option<u64> {
+        self.stamps.items.then(|| cx.now_cycles())
     }
 
-    /// Records a phase of the lane's loop.
-    pub(crate) fn sched_phase<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, phase: &SchedPhase) {
-        self.append(cx, |swimlane, parking| {
-            let record = AicpuSchedPhaseRecord {
-                start_time: phase.start_cycles,
-                end_time: phase.end_cycles,
-                loop_iter: phase.iteration,
-                kind: phase.kind,
-                tasks_processed: phase.tasks,
-                ..FromZeros::new_zeroed()
-            };
-            swimlane.sched_phase(&record, parking)
-        });
+    /// An execution was started.
+    pub(crate) fn submitted<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, submit: &Submit) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.submitted(submit, env));
     }
 
-    /// Records a submit.
-    pub(crate) fn orch_phase<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, phase: &OrchPhase) {
-        self.append(cx, |swimlane, parking| {
-            let record = AicpuOrchPhaseRecord {
-                start_time: phase.start_cycles,
-                end_time: phase.end_cycles,
-                task_id: phase.task_id,
-                submit_idx: phase.submit_index,
-                ..FromZeros::new_zeroed()
-            };
-            swimlane.orch_phase(&record, parking)
-        });
+    /// An item was handed to its core.
+    #[inline]
+    pub(crate) fn dispatched<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, dispatch: &Dispatch) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.dispatched(dispatch, env));
     }
 
-    /// Appends with `append`, if there is a recorder. A record that is lost is counted by cause in its pool.
-    fn append<'a, P: Platform<Memory = M>>(
-        &'a mut self,
-        cx: &'a Context<P>,
-        append: impl FnOnce(&mut SwimlaneRecorder<M, CORES>, &mut Parking<'a, P>) -> Result<(), AppendError>,
-    ) {
-        let Some(swimlane) = &mut self.swimlane else { return };
-        let tail = swimlane.lane().ready_tail();
-        let _ = append(swimlane, &mut Parking::new(cx, self.lane, &mut self.heartbeat));
-        if swimlane.lane().ready_tail() != tail {
-            cx.note_host_news();
-        }
+    /// A core has finished an item, and those who wait for it are told next.
+    #[inline]
+    pub(crate) fn finished<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, finish: &Finish) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.finished(finish, env));
+    }
+
+    /// Those who wait for the item have been told.
+    #[inline]
+    pub(crate) fn completed<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, finish: &Finish) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.completed(finish, env));
+    }
+
+    /// All engines have ended an execution, and the host is told next.
+    pub(crate) fn execution_ended<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.execution_ended(env));
     }
 }

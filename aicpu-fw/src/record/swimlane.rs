@@ -1,57 +1,157 @@
-//! Attaching a lane's swimlane recorder to what the boot block names.
+//! A lane's part of the swimlane: tasks of its cores, phases of its loop, submits on the sequencer's lane.
 //!
-//! The region's header says how much to record and for how many cores; a region for fewer cores than the device has is no
-//! region for this device. Lane 0 also answers the extension block and writes what the header says of the device: which
-//! lane owns which core, how many phase pools are live.
+//! The region's header says how much to record. Lane 0 also writes what the header says of the device: which lane owns which
+//! core, how many phase pools are live. Every lane tells its cores where their own pools begin.
 
-use sluice_core::exec::{CoreIndex, LaneIndex};
-use sluice_core::layout::extension::AnswerCode;
-use sluice_core::layout::swimlane::{HeaderWords, Level, header_words};
-use sluice_core::layout::{Lane, Shape, SubsystemId};
-use sluice_core::mem::{CopyMemory, DevAddr, Fault, Memory, Word};
-use sluice_core::producer::{AttachError, Attachment, judge, reply, swimlane::SwimlaneRecorder};
+use sluice_core::exec::LaneIndex;
+use sluice_core::layout::swimlane::{
+    AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, HeaderWords, Level, SchedPhaseKind,
+    header_words,
+};
+use sluice_core::layout::{Instance, Lane, PoolKind, Region, SubsystemId};
+use sluice_core::mem::{Clock, CopyMemory, DevAddr, DeviceMemory, Fault, Memory, Word};
+use sluice_core::producer::{AttachError, Attachment, swimlane::SwimlaneRecorder};
+use zerocopy::FromZeros;
 
+use super::event::{Dispatch, Finish, Recording, Stamps, Submit};
+use super::parking::Parking;
+use super::run::{Run, cores};
 use crate::platform::{Context, Platform};
 
-/// Attaches `lane` to the region at `region`, and to the extension block at `extension` unless that is null.
-///
-/// # Errors
-/// A region or a block that is not for this device; the answer says so, if there is a block to answer. The host may then
-/// free both.
-pub(super) fn attach<P: Platform, const CORES: usize>(
-    cx: &Context<P>,
-    lane: LaneIndex,
-    region: DevAddr,
-    extension: DevAddr,
-) -> Result<SwimlaneRecorder<P::Memory, CORES>, AttachError> {
-    let header = Header { cx, region, words: header_words(cx.arch()) };
-    let speaks = lane == LaneIndex::SEQUENCER;
-    let level = Level(header.read(header.words.chip_swimlane_level)?);
-    let shape = header.shape()?;
-    let judged = match shape {
-        _ if extension.is_null() => AnswerCode::NONE,
-        Some(shape) => judge(cx.memory(), extension, shape)?,
-        None => AnswerCode::BAD_SHAPE,
-    };
-    if speaks && !extension.is_null() {
-        reply(cx.memory(), extension, cx.arch(), judged)?;
-    }
-    let shape = match shape {
-        Some(shape) if extension.is_null() || judged == AnswerCode::ACCEPTED => shape,
-        Some(_) => return Err(AttachError::Refused(judged)),
-        None => return Err(AttachError::Refused(AnswerCode::BAD_SHAPE)),
-    };
-    let attachment = Attachment::open(cx.memory(), SubsystemId::Swimlane, region, extension, shape)?;
-    let own = cores(cx).filter(|core| core.lane(cx.map().lanes) == lane).map(|core| core.get() as u32);
-    let recorder = SwimlaneRecorder::attach(cx.memory(), &attachment, Lane(lane.get()), level, own, speaks)?;
-    if speaks {
-        header.describe_device(level)?;
-    }
-    Ok(recorder)
+/// What one lane records. What is lost is counted by cause in its pool.
+pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
+    records: SwimlaneRecorder<M, CORES>,
 }
 
-fn cores<P: Platform>(cx: &Context<P>) -> impl Iterator<Item = CoreIndex> + use<P> {
-    CoreIndex::all(cx.map().registers.tpbs())
+impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
+    /// The recorder of `lane`, if the run has a swimlane and it can be reached.
+    pub(super) fn attach<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+    ) -> Option<Self> {
+        let region = run.recorders.region(SubsystemId::Swimlane)?;
+        Self::open(cx, lane, run, region).ok()
+    }
+
+    fn open<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+        region: DevAddr,
+    ) -> Result<Self, AttachError> {
+        let header = Header { cx, region, words: header_words(cx.arch()) };
+        let speaks = lane == LaneIndex::SEQUENCER;
+        let level = Level(header.word(header.words.chip_swimlane_level)?.load_acquire());
+        let extension = run.recorders.extension;
+        let attachment = Attachment::open(cx.memory(), SubsystemId::Swimlane, region, extension, run.shape)?;
+        let own = || cores(cx).filter(|core| core.lane(cx.map().lanes) == lane).map(|core| core.get() as u32);
+        let records =
+            SwimlaneRecorder::attach(cx.memory(), &attachment, Lane(lane.get()), level, own(), speaks)?;
+        if speaks {
+            header.describe_device(level)?;
+        }
+        let heads = run.recorders.tables.aicore_heads;
+        if !heads.is_null() {
+            tell_cores(cx.memory(), heads, region, attachment.region(), own())?;
+        }
+        Ok(Self { records })
+    }
+
+    fn phase<P: Platform<Memory = M>>(
+        &mut self,
+        kind: SchedPhaseKind,
+        start_cycles: u64,
+        iteration: u32,
+        env: &mut Parking<'_, P>,
+    ) {
+        let record = AicpuSchedPhaseRecord {
+            start_time: start_cycles,
+            end_time: env.now_cycles(),
+            loop_iter: iteration,
+            kind,
+            tasks_processed: 1,
+            ..FromZeros::new_zeroed()
+        };
+        let _ = self.records.sched_phase(&record, env);
+    }
+}
+
+impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Recorder<P::Memory, CORES> {
+    fn stamps(&self) -> Stamps {
+        let level = self.records.level();
+        Stamps { submits: level >= Level::FULL, items: level >= Level::TASK }
+    }
+
+    fn published(&self) -> u32 {
+        self.records.lane().ready_tail()
+    }
+
+    fn submitted(&mut self, submit: &Submit, env: &mut Parking<'_, P>) {
+        let Some(end_cycles) = submit.end_cycles else { return };
+        let record = AicpuOrchPhaseRecord {
+            start_time: submit.start_cycles.unwrap_or(end_cycles),
+            end_time: end_cycles,
+            task_id: u64::from(submit.tpb.get()) << 32 | u64::from(submit.ordinal),
+            submit_idx: submit.index,
+            ..FromZeros::new_zeroed()
+        };
+        let _ = self.records.orch_phase(&record, env);
+    }
+
+    #[inline]
+    fn dispatched(&mut self, dispatch: &Dispatch, env: &mut Parking<'_, P>) {
+        if self.records.level() >= Level::SCHED
+            && let Some(dispatch_cycles) = dispatch.dispatch_cycles
+        {
+            self.phase(SchedPhaseKind::DISPATCH, dispatch_cycles, dispatch.iteration, env);
+        }
+    }
+
+    #[inline]
+    fn finished(&mut self, finish: &Finish, env: &mut Parking<'_, P>) {
+        // An item that was dispatched before the recorder was attached is not of this run.
+        let (Some(dispatch_time), Some(finish_time)) = (finish.dispatch_cycles, finish.finish_cycles) else {
+            return;
+        };
+        let record = AicpuTaskRecord {
+            dispatch_time,
+            finish_time,
+            reg_task_id: finish.token,
+            ..FromZeros::new_zeroed()
+        };
+        let _ = self.records.task(finish.core.get() as u32, &record, env);
+    }
+
+    #[inline]
+    fn completed(&mut self, finish: &Finish, env: &mut Parking<'_, P>) {
+        if self.records.level() >= Level::SCHED
+            && let (Some(_), Some(finish_cycles)) = (finish.dispatch_cycles, finish.finish_cycles)
+        {
+            self.phase(SchedPhaseKind::COMPLETE, finish_cycles, finish.iteration, env);
+        }
+    }
+
+    fn flush(&mut self, env: &mut Parking<'_, P>) {
+        self.records.flush(env);
+    }
+}
+
+/// Tells `cores` in the table at `heads` where the line of their own pool is that shows its current buffer.
+fn tell_cores<M: CopyMemory>(
+    memory: &M,
+    heads: DevAddr,
+    region_at: DevAddr,
+    region: &Region,
+    cores: impl Iterator<Item = u32>,
+) -> Result<(), Fault> {
+    for core in cores {
+        if let Some(pool) = region.pool(PoolKind::AICORE_TASK, Instance(core)) {
+            let head = region_at.offset(pool.current_ptr as u64);
+            memory.write_bytes(heads.offset(u64::from(core) * 8), &head.0.to_le_bytes())?;
+        }
+    }
+    Ok(())
 }
 
 /// Words of the region's header that only this subsystem has.
@@ -64,17 +164,6 @@ struct Header<'a, P> {
 impl<P: Platform> Header<'_, P> {
     fn word(&self, offset: usize) -> Result<<P::Memory as Memory>::Word, Fault> {
         self.cx.memory().word(self.region.offset(offset as u64))
-    }
-
-    fn read(&self, offset: usize) -> Result<u32, Fault> {
-        Ok(self.word(offset)?.load_acquire())
-    }
-
-    /// The run: this device's lanes, and as many cores as the region has pools for, if these are enough.
-    fn shape(&self) -> Result<Option<Shape>, Fault> {
-        let pools = self.read(self.words.num_cores)?;
-        let enough = pools as usize >= cores(self.cx).count();
-        Ok(Shape::new(self.cx.arch(), self.cx.map().lanes, pools).ok().filter(|_| enough))
     }
 
     fn describe_device(&self, level: Level) -> Result<(), Fault> {

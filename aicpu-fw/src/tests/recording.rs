@@ -3,7 +3,8 @@
 use core::mem::offset_of;
 use std::vec::Vec;
 
-use sluice_core::exec::{CoreIndex, HostBoot, Instruction, Recorders};
+use sluice_core::exec::{CoreIndex, HostBoot, Instruction, Recorders, SideTables};
+use sluice_core::layout::device_phase::{self, BufferHeader, DevicePhase, NEVER, PHASES, PhaseRecord};
 use sluice_core::layout::extension::{
     self, ANSWER, Answer, AnswerCode, Extension, Head, LaneStatus, MAGIC, PoolStatus, Service, layout_hash,
     service,
@@ -21,6 +22,7 @@ use sluice_core::producer::ReadyEntry;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::bench::{Bench, Memory, NO_DELAY, NONE, assert_done, block, with_bench};
+use crate::Activity;
 use crate::test_host::TestHost;
 
 const ID: SubsystemId = SubsystemId::Swimlane;
@@ -37,6 +39,7 @@ struct Session<'a> {
     at: DevAddr,
     extension: Extension,
     extension_at: DevAddr,
+    tables: SideTables,
 }
 
 impl<'a> Session<'a> {
@@ -46,7 +49,13 @@ impl<'a> Session<'a> {
         let at = host.alloc(region.bytes() as u64);
         let extension_at = host.alloc(extension.bytes() as u64);
         let boot = HostBoot::attach(&bench.memory, bench.map.boot).unwrap();
-        let session = Self { memory: bench.memory.clone(), boot, region, at, extension, extension_at };
+        let tables = SideTables {
+            aicore_heads: host.alloc(u64::from(CORES) * 8),
+            device_phases: host.alloc(device_phase::bytes(LANES) as u64),
+            ..SideTables::default()
+        };
+        let memory = bench.memory.clone();
+        let session = Self { memory, boot, region, at, extension, extension_at, tables };
         let words = header_words(ARCH);
         session.set(at.offset(words.num_cores as u64), CORES);
         session.set(at.offset(words.chip_swimlane_level as u64), level.0);
@@ -94,7 +103,12 @@ impl<'a> Session<'a> {
     fn attach(&self) {
         let mut regions = [DevAddr::NULL; SUBSYSTEMS];
         regions[ID.index()] = self.at;
-        let recorders = Recorders { enabled: EnableMask::SWIMLANE, extension: self.extension_at, regions };
+        let recorders = Recorders {
+            enabled: EnableMask::SWIMLANE,
+            extension: self.extension_at,
+            regions,
+            tables: self.tables,
+        };
         self.boot.attach_recorders(&recorders).unwrap();
     }
 
@@ -346,4 +360,104 @@ fn a_detached_host_is_not_waited_for() {
         assert!(bench.machine.cycles() < DEADLINE_CYCLES);
         assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (3, 3));
     });
+}
+
+#[test]
+fn every_core_is_told_where_its_own_pool_begins() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let session = Session::plan(bench, &mut host, Level::CORE, 1);
+        session.attach();
+        bench.settle();
+        for core in 0..CORES {
+            let entry = session.tables.aicore_heads.offset(u64::from(core) * 8);
+            let pool = session.region.pool(PoolKind::AICORE_TASK, Instance(core)).unwrap();
+            let head = DevAddr::join(session.get(entry), session.get(entry.offset(4)));
+            assert_eq!(head, session.at.offset(pool.current_ptr as u64));
+        }
+    });
+}
+
+#[test]
+fn phases_of_the_device_are_stamped_by_the_lanes_that_had_them() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let bases = programs(&mut host);
+        execute(bench, &mut host, bases, 1);
+        let session = Session::plan(bench, &mut host, Level::FULL, 1);
+        let before = bench.machine.cycles();
+        session.attach();
+        execute(bench, &mut host, bases, 2);
+        session.boot.stop_recorders().unwrap();
+        bench.settle();
+        let after = bench.machine.cycles();
+        let stamp = |lane: usize, phase: DevicePhase| {
+            let number = lane * PHASES + phase.0 as usize;
+            let at = size_of::<BufferHeader>() + number * size_of::<PhaseRecord>();
+            let bytes = host.read(session.tables.device_phases.offset(at as u64), size_of::<PhaseRecord>());
+            PhaseRecord::read_from_bytes(&bytes).unwrap()
+        };
+        let [run, orch, sched, post] = [
+            DevicePhase::RUN_WALL,
+            DevicePhase::ORCH_WINDOW,
+            DevicePhase::SCHED_WINDOW,
+            DevicePhase::POST_ORCH,
+        ];
+        // Lane 0 has the sequencers and, of the cores that run, all.
+        let begins = [run, orch, sched].map(|phase| stamp(0, phase).start_cycle);
+        assert!(before < begins[0] && begins.is_sorted(), "{begins:?}");
+        let ends = [stamp(0, orch).end_cycle, stamp(0, sched).end_cycle, stamp(0, post).start_cycle];
+        assert!(ends.is_sorted() && ends[2] < stamp(0, run).end_cycle, "{ends:?}");
+        assert_eq!(stamp(0, post).end_cycle, stamp(0, run).end_cycle);
+        assert!(stamp(0, run).end_cycle <= after);
+        assert!(stamp(1, run).start_cycle < stamp(1, run).end_cycle);
+        for phase in [orch, sched, post, DevicePhase::SO_LOAD] {
+            assert_eq!(stamp(1, phase).start_cycle, NEVER, "{phase}");
+        }
+    });
+}
+
+#[test]
+fn an_item_that_was_dispatched_before_the_recorders_came_is_not_recorded() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let opaque = host.program(&[Instruction::Opaque { opcode: 0 }]);
+        host.control().set_opaque_engine_cycles(50_000);
+        let session = Session::plan(bench, &mut host, Level::SCHED, 1);
+        let trigger = host.trigger([NONE, opaque, NONE, NONE, NONE], false);
+        host.post(&trigger);
+        host.kick();
+        while !matches!(bench.node.poll(), Activity::Until(_)) {}
+        session.attach();
+        bench.settle();
+        assert_done(&host);
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (0, 0));
+        assert_eq!(session.counts(PoolKind::SCHED_PHASE, 0), (0, 0));
+    });
+}
+
+#[test]
+fn no_clock_is_read_for_times_that_nobody_records() {
+    let reads = |level: Option<Level>| {
+        let mut reads = 0;
+        with_bench(LANES, NO_DELAY, |bench| {
+            let mut host = bench.host(1);
+            let bases = programs(&mut host);
+            if let Some(level) = level {
+                let mut session = Session::plan(bench, &mut host, level, 1);
+                session.tables = SideTables::default();
+                session.attach();
+            }
+            execute(bench, &mut host, bases, 1);
+            let before = bench.machine.cycles();
+            execute(bench, &mut host, bases, 1);
+            reads = bench.machine.cycles() - before;
+        });
+        reads
+    };
+    let none = reads(None);
+    assert_eq!(reads(Some(Level::CORE)), none);
+    // Three items, each dispatched and finished; phases of the loop end at times of their own; a submit has two.
+    let levels = [Level::TASK, Level::SCHED, Level::FULL].map(|level| reads(Some(level)) - none);
+    assert_eq!(levels, [6, 12, 14]);
 }

@@ -6,6 +6,7 @@
 //!   0x80  dfx_generation, dfx_stop_generation      host, at any time
 //!   0xC0  workload_records, workload_stop          host
 //!   0x100 workload_made[lane]                      lanes
+//!   0x140 side tables                              host, while no recorder is attached
 //! ```
 //!
 //! | word | writer → reader | order | what it publishes |
@@ -31,7 +32,7 @@ use crate::mmio::TpbId;
 use super::LaneIndex;
 
 /// Bytes of the block.
-pub const BOOT_BYTES: u64 = 0x140;
+pub const BOOT_BYTES: u64 = 0x180;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SLB1");
 const GENERATION: u64 = 0x80;
@@ -40,6 +41,7 @@ const RECORDERS: u64 = 0x40;
 const WORKLOAD_RECORDS: u64 = 0xC0;
 const WORKLOAD_STOP: u64 = 0xC8;
 const WORKLOAD_MADE: u64 = 0x100;
+const TABLES: u64 = 0x140;
 
 /// Lanes that have a word in the workload's line: more than any architecture has.
 const WORKLOAD_LANES: u32 = 16;
@@ -62,6 +64,14 @@ struct RecorderLine {
     regions: [u64; SUBSYSTEMS],
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct TableLine {
+    aicore_heads: u64,
+    pmu_rings: u64,
+    device_phases: u64,
+}
+
 const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(ShapeLine, magic) == 0 && offset_of!(ShapeLine, arch) == 4);
@@ -71,7 +81,10 @@ const _: () = {
     assert!(offset_of!(RecorderLine, regions) == 16);
     assert!(RECORDERS + size_of::<RecorderLine>() as u64 <= GENERATION);
     assert!(STOP_GENERATION < WORKLOAD_RECORDS && WORKLOAD_STOP < WORKLOAD_MADE);
-    assert!(WORKLOAD_MADE + WORKLOAD_LANES as u64 * 4 <= BOOT_BYTES);
+    assert!(WORKLOAD_MADE + WORKLOAD_LANES as u64 * 4 <= TABLES);
+    assert!(offset_of!(TableLine, aicore_heads) == 0 && offset_of!(TableLine, pmu_rings) == 8);
+    assert!(offset_of!(TableLine, device_phases) == 16);
+    assert!(TABLES + size_of::<TableLine>() as u64 <= BOOT_BYTES);
 };
 
 /// What the firmware is to be.
@@ -184,6 +197,17 @@ impl BootShape {
     }
 }
 
+/// Tables beside the regions, by address; null for one that a run does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SideTables {
+    /// `u64` per core: where the core's own pool of the swimlane begins, for the core. The lanes fill it in.
+    pub aicore_heads: DevAddr,
+    /// `u64` per core: the staging ring of the core's counters, for the core. The host fills it in.
+    pub pmu_rings: DevAddr,
+    /// Stamps of each lane's phases ([`device_phase`](crate::layout::device_phase)).
+    pub device_phases: DevAddr,
+}
+
 /// Where recorders find their regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorders {
@@ -193,6 +217,8 @@ pub struct Recorders {
     pub extension: DevAddr,
     /// Each subsystem's region by [`SubsystemId::index`]; null when it has none.
     pub regions: [DevAddr; SUBSYSTEMS],
+    /// What lies beside the regions.
+    pub tables: SideTables,
 }
 
 impl Recorders {
@@ -270,6 +296,13 @@ impl<M: CopyMemory> HostBoot<M> {
             regions: recorders.regions.map(|region| region.0),
         };
         self.memory.write_bytes(self.boot.offset(RECORDERS), line.as_bytes())?;
+        let SideTables { aicore_heads, pmu_rings, device_phases } = recorders.tables;
+        let tables = TableLine {
+            aicore_heads: aicore_heads.0,
+            pmu_rings: pmu_rings.0,
+            device_phases: device_phases.0,
+        };
+        self.memory.write_bytes(self.boot.offset(TABLES), tables.as_bytes())?;
         let generation = self.generation.recover()?;
         // 0 means that nothing was ever attached.
         self.generation.try_publish(generation.wrapping_add(1).max(1))
@@ -351,10 +384,17 @@ impl<M: CopyMemory> LaneBoot<M> {
     pub fn recorders(&self) -> Result<Recorders, Fault> {
         let mut line = RecorderLine::new_zeroed();
         self.memory.read_bytes(self.boot.offset(RECORDERS), line.as_mut_bytes())?;
+        let mut tables = TableLine::new_zeroed();
+        self.memory.read_bytes(self.boot.offset(TABLES), tables.as_mut_bytes())?;
         Ok(Recorders {
             enabled: EnableMask::from_bits_retain(line.enabled),
             extension: DevAddr(line.extension),
             regions: line.regions.map(DevAddr),
+            tables: SideTables {
+                aicore_heads: DevAddr(tables.aicore_heads),
+                pmu_rings: DevAddr(tables.pmu_rings),
+                device_phases: DevAddr(tables.device_phases),
+            },
         })
     }
 }
@@ -394,6 +434,11 @@ mod tests {
             enabled: EnableMask::SWIMLANE | EnableMask::from_bits_retain(0x100),
             extension: DevAddr(0x2000),
             regions: [0x3000, 0, 0, 0, 0x7000].map(DevAddr),
+            tables: SideTables {
+                aicore_heads: DevAddr(0x8000),
+                pmu_rings: DevAddr(0x9_0000_0000),
+                device_phases: DevAddr(0xA000),
+            },
         };
         for generation in [1, 2] {
             host.attach_recorders(&recorders).unwrap();
@@ -418,6 +463,7 @@ mod tests {
             enabled: EnableMask::SWIMLANE,
             extension: DevAddr::NULL,
             regions: [DevAddr::NULL; 5],
+            tables: SideTables::default(),
         };
         for generation in [1, 2] {
             host.set_workload(u64::MAX - 1).unwrap();

@@ -119,6 +119,17 @@ pub const fn contract(arch: ArchId) -> &'static [Description] {
     }
 }
 
+/// Offset of the header word that says for how many cores the region is; `None` for a subsystem whose pools do not follow
+/// the cores.
+#[must_use]
+pub const fn num_cores_word(subsystem: SubsystemId, arch: ArchId) -> Option<usize> {
+    match subsystem {
+        SubsystemId::Swimlane => Some(swimlane::header_words(arch).num_cores),
+        SubsystemId::Pmu => Some(pmu::header_words(arch).num_cores),
+        SubsystemId::DepGen | SubsystemId::ArgsDump | SubsystemId::ScopeStats => None,
+    }
+}
+
 /// The region of a subsystem for one shape of run.
 #[must_use]
 pub const fn region(subsystem: SubsystemId, shape: Shape) -> Region {

@@ -164,6 +164,11 @@ impl<M: Memory, const CORES: usize> SwimlaneRecorder<M, CORES> {
         self.lane.show_flushed();
     }
 
+    /// How much is recorded.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
     /// The lane, for its counters.
     pub fn lane(&self) -> &Lane<M, Swimlane> {
         &self.lane

@@ -11,7 +11,7 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use sluice_core::exec::Recorders;
+use sluice_core::exec::{Recorders, SideTables};
 use sluice_core::layout::extension::{
     self, Extension, GateScope as WireScope, Head, LaneActivity, LaneStatus, Service,
 };
@@ -150,7 +150,7 @@ impl Plan {
             regions[part.subsystem.index()] = part.region_block.at();
         }
         let enabled = self.parts.iter().map(|part| part.subsystem.enable_bit()).collect();
-        Recorders { enabled, extension: self.extension_block.at(), regions }
+        Recorders { enabled, extension: self.extension_block.at(), regions, tables: SideTables::default() }
     }
 
     /// Address of a word that all subsystems share in the extension block.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sluice_aicpu_fw::test_host::{TestHost, copy};
 use sluice_core::dma::{CopySpec, RingSize};
-use sluice_core::exec::{HostBoot, Instruction, Recorders, RunBlock, SemaphoreWait, SubType};
+use sluice_core::exec::{HostBoot, Instruction, Recorders, RunBlock, SemaphoreWait, SideTables, SubType};
 use sluice_core::layout::extension::{self, Extension, Head, LaneActivity, LaneStatus};
 use sluice_core::layout::swimlane::{self, Level};
 use sluice_core::layout::{EnableMask, Lane, SUBSYSTEMS, Shape, SubsystemId};
@@ -248,7 +248,8 @@ fn dropping_a_device_releases_a_lane_at_a_shut_gate() {
     host.write(extension_at, head.as_bytes());
     let mut regions = [DevAddr::NULL; SUBSYSTEMS];
     regions[SubsystemId::Swimlane.index()] = region_at;
-    let recorders = Recorders { enabled: EnableMask::SWIMLANE, extension: extension_at, regions };
+    let tables = SideTables::default();
+    let recorders = Recorders { enabled: EnableMask::SWIMLANE, extension: extension_at, regions, tables };
     HostBoot::attach(device.memory(), device.map().boot).unwrap().attach_recorders(&recorders).unwrap();
     device.wake_lanes();
 

@@ -1,0 +1,93 @@
+//! What a lane tells its recorders, and what a recorder is.
+
+use sluice_core::exec::CoreIndex;
+use sluice_core::mmio::TpbId;
+
+use super::parking::Parking;
+use crate::platform::Platform;
+
+/// Times that some recorder wants. The clock is not read for any other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stamps {
+    /// Begin and end of a submit.
+    pub(crate) submits: bool,
+    /// Dispatch and finish of an item.
+    pub(crate) items: bool,
+}
+
+impl Stamps {
+    /// What either wants.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self { submits: self.submits || other.submits, items: self.items || other.items }
+    }
+}
+
+/// One submit as the sequencer took it up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Submit {
+    /// Whose.
+    pub(crate) tpb: TpbId,
+    /// Number of the execution among those of the TPB.
+    pub(crate) ordinal: u32,
+    /// Submits of the TPB before this one.
+    pub(crate) index: u32,
+    /// When staging began, if that was stamped.
+    pub(crate) start_cycles: Option<u64>,
+    /// When the lanes were told, if that was stamped.
+    pub(crate) end_cycles: Option<u64>,
+}
+
+/// An item that was handed to its core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Dispatch {
+    /// Round of the lane's loop.
+    pub(crate) iteration: u32,
+    /// Just before the dispatch was written, if that was stamped.
+    pub(crate) dispatch_cycles: Option<u64>,
+}
+
+/// An item that its core has finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Finish {
+    /// Which core.
+    pub(crate) core: CoreIndex,
+    /// Dispatch token, counted per core over the device's life from 1.
+    pub(crate) token: u32,
+    /// Round of the lane's loop.
+    pub(crate) iteration: u32,
+    /// Just before the dispatch was written, if that was stamped.
+    pub(crate) dispatch_cycles: Option<u64>,
+    /// When the completion was seen, if that was stamped.
+    pub(crate) finish_cycles: Option<u64>,
+}
+
+/// What one lane records for one subsystem. An event that a subsystem has no use for it does not name.
+///
+/// An event may block at a gate, up to the deadline of one switch.
+pub(super) trait Recording<P: Platform> {
+    /// The times it wants.
+    fn stamps(&self) -> Stamps;
+
+    /// A number that moves with every buffer that is published.
+    fn published(&self) -> u32 {
+        0
+    }
+
+    /// The sequencer started an execution. Told on its lane alone.
+    fn submitted(&mut self, _submit: &Submit, _env: &mut Parking<'_, P>) {}
+
+    /// A core was given an item.
+    fn dispatched(&mut self, _dispatch: &Dispatch, _env: &mut Parking<'_, P>) {}
+
+    /// A core has finished an item; nobody who waits for it knows yet.
+    fn finished(&mut self, _finish: &Finish, _env: &mut Parking<'_, P>) {}
+
+    /// Those who wait for the item have been told.
+    fn completed(&mut self, _finish: &Finish, _env: &mut Parking<'_, P>) {}
+
+    /// All engines have ended an execution; the host does not know yet. Told on the sequencer's lane alone.
+    fn execution_ended(&mut self, _env: &mut Parking<'_, P>) {}
+
+    /// Recording is over: everything is to be published, and the host told that it is.
+    fn flush(&mut self, env: &mut Parking<'_, P>);
+}
