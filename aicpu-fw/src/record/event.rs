@@ -73,6 +73,11 @@ pub(super) trait Recording<P: Platform> {
         0
     }
 
+    /// Once per round: follows what the host wants recorded. Says whether the times it wants may have changed.
+    fn follow(&mut self) -> bool {
+        false
+    }
+
     /// The sequencer started an execution. Told on its lane alone.
     fn submitted(&mut self, _submit: &Submit, _env: &mut Parking<'_, P>) {}
 

@@ -8,7 +8,7 @@
 //!
 //! Recording blocks, and only recording does: a lane with a full buffer stands at the push gate or waits for a slot, one
 //! with none stands at the pop gate or waits for a buffer, up to the deadline of one switch. A lane that is not asked to
-//! record spends two loads per round. No clock is read for a time that nobody records.
+//! record spends two loads per round, one that is a load more per subsystem. No clock is read for a time that nobody records.
 //!
 //! A new subsystem is a module with a `Recorder` that is a [`Recording`](event::Recording), and its name in
 //! `with_subsystems`.
@@ -55,6 +55,15 @@ macro_rules! declare {
 
             fn is_empty(&self) -> bool {
                 true $(&& self.$subsystem.is_none())+
+            }
+
+            /// Says whether the times that are wanted may have changed.
+            fn follow<P: Platform<Memory = M>>(&mut self) -> bool {
+                let mut has_changed = false;
+                $(if let Some(recorder) = &mut self.$subsystem {
+                    has_changed |= Recording::<P>::follow(recorder);
+                })+
+                has_changed
             }
 
             fn stamps<P: Platform<Memory = M>>(&self) -> Stamps {
@@ -116,6 +125,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         self.heartbeat.beat();
         let generation = self.boot.generation();
         if generation == self.generation {
+            if self.attached.follow::<P>() {
+                self.stamps = self.attached.stamps::<P>();
+            }
             return;
         }
         if generation.is_none() {

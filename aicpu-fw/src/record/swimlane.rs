@@ -1,6 +1,6 @@
 //! A lane's part of the swimlane: tasks of its cores, phases of its loop, submits on the sequencer's lane.
 //!
-//! The region's header says how much to record. Lane 0 also writes what the header says of the device: which lane owns which
+//! The region's header says how much to record until the host says otherwise. Lane 0 also writes what the header says of the device: which lane owns which
 //! core, how many phase pools are live. Every lane tells its cores where their own pools begin.
 
 use sluice_core::exec::LaneIndex;
@@ -10,7 +10,7 @@ use sluice_core::layout::swimlane::{
 };
 use sluice_core::layout::{Instance, Lane, PoolKind, Region, SubsystemId};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, DeviceMemory, Fault, Memory, Word};
-use sluice_core::producer::{AttachError, Attachment, swimlane::SwimlaneRecorder};
+use sluice_core::producer::{AttachError, Attachment, ControlWords, swimlane::SwimlaneRecorder};
 use zerocopy::FromZeros;
 
 use super::event::{Dispatch, Finish, Recording, Stamps, Submit};
@@ -21,6 +21,7 @@ use crate::platform::{Context, Platform};
 /// What one lane records. What is lost is counted by cause in its pool.
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: SwimlaneRecorder<M, CORES>,
+    control: Option<ControlWords<M>>,
 }
 
 impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
@@ -55,7 +56,8 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         if !heads.is_null() {
             tell_cores(cx.memory(), heads, region, attachment.region(), own())?;
         }
-        Ok(Self { records })
+        let control = attachment.control(cx.memory(), Lane(lane.get()))?;
+        Ok(Self { records, control })
     }
 
     fn phase<P: Platform<Memory = M>>(
@@ -85,6 +87,13 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
 
     fn published(&self) -> u32 {
         self.records.lane().ready_tail()
+    }
+
+    #[inline]
+    fn follow(&mut self) -> bool {
+        let Some(control) = self.control.as_ref().and_then(ControlWords::poll) else { return false };
+        self.records.set_level(Level(control.level));
+        true
     }
 
     fn submitted(&mut self, submit: &Submit, env: &mut Parking<'_, P>) {

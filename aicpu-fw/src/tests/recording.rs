@@ -461,3 +461,25 @@ fn no_clock_is_read_for_times_that_nobody_records() {
     let levels = [Level::TASK, Level::SCHED, Level::FULL].map(|level| reads(Some(level)) - none);
     assert_eq!(levels, [6, 12, 14]);
 }
+
+#[test]
+fn a_level_is_changed_while_the_lanes_record() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let bases = programs(&mut host);
+        let session = Session::plan(bench, &mut host, Level::TASK, 1);
+        session.attach();
+        execute(bench, &mut host, bases, 1);
+        let word = |offset: usize| session.extension_at.offset((service(ID) + offset) as u64);
+        let counts = [(Level::OFF, 2, 0), (Level::SCHED, 4, 6), (Level::TASK, 6, 6)];
+        for (sequence, (level, tasks, phases)) in (1..).zip(counts) {
+            session.set(word(offset_of!(Service, level)), level.0);
+            session.set(word(offset_of!(Service, control_seq)), sequence);
+            execute(bench, &mut host, bases, 1);
+            assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (tasks, 0), "{level}");
+            assert_eq!(session.counts(PoolKind::SCHED_PHASE, 0), (phases, 0), "{level}");
+            let seen = (0..LANES).map(|lane| session.lane_word(lane, offset_of!(LaneStatus, control_seen)));
+            assert!(seen.eq([sequence; LANES as usize]));
+        }
+    });
+}

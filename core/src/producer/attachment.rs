@@ -4,7 +4,8 @@ use core::fmt;
 use core::mem::offset_of;
 
 use super::{
-    CountWords, DropCause, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem, WaitLog,
+    ControlWords, CountWords, DropCause, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem,
+    WaitLog,
 };
 use crate::gate::{ExtensionGateAddrs, Gates};
 use crate::layout::extension::{
@@ -177,6 +178,21 @@ impl Attachment {
             }
         };
         Ok(Lane::new(gates, ring, words, self.limit_cycles))
+    }
+
+    /// What the host wants `lane` to record; `None` with a peer that cannot say.
+    ///
+    /// # Errors
+    /// A lane that the region does not have, or memory that cannot be reached.
+    pub fn control<M: Memory>(
+        &self,
+        memory: &M,
+        lane: layout::Lane,
+    ) -> Result<Option<ControlWords<M>>, AttachError> {
+        let Some((block, at)) = self.extension else { return Ok(None) };
+        let line = block.lane(self.subsystem, lane).ok_or(AttachError::NoLane(lane))?;
+        let service = at.offset(extension::service(self.subsystem) as u64);
+        Ok(Some(ControlWords::attach(memory, service, at.offset(line as u64))?))
     }
 
     /// One pool.

@@ -42,6 +42,7 @@
 //! core and the model checker all drive the same one.
 
 mod attachment;
+mod control;
 mod free_queue;
 mod lane;
 mod latch;
@@ -54,6 +55,7 @@ pub mod tiny;
 mod wait_log;
 
 pub use attachment::{AttachError, Attachment, answer, judge, reply};
+pub use control::{Control, ControlWords, RecordWindow};
 pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords};
 pub use latch::{HostSigns, Latch};

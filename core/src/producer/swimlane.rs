@@ -169,6 +169,11 @@ impl<M: Memory, const CORES: usize> SwimlaneRecorder<M, CORES> {
         self.level
     }
 
+    /// Records so much from now on.
+    pub fn set_level(&mut self, level: Level) {
+        self.level = level;
+    }
+
     /// The lane, for its counters.
     pub fn lane(&self) -> &Lane<M, Swimlane> {
         &self.lane
