@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluice_core::exec::{HostBoot, LaneIndex};
 use sluice_core::layout::swimlane::{AicpuTaskRecord, Level};
@@ -130,10 +130,9 @@ fn a_million_records_with_one_buffer_per_pool() {
 
 #[test]
 fn a_million_records_while_the_host_stands_still_for_two_seconds() {
-    let started = Instant::now();
     let seen = check(&Load { pause: Some(Duration::from_secs(2)), ..MILLION });
-    assert!(started.elapsed() >= Duration::from_secs(2), "the pause was kept");
-    assert!(!seen.freezes.is_empty(), "lanes that starved are served in a freeze when it is over");
+    let longest = seen.freezes.iter().map(|freeze| freeze.released_ns - freeze.opened_ns).max();
+    assert!(longest > Some(1_000_000_000), "the lanes starved for most of the pause: {longest:?}");
 }
 
 #[test]

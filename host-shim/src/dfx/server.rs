@@ -131,9 +131,9 @@ impl<D: Device> Server<D> {
     }
 
     /// One turn over all rings and all pools. Whether anything moved.
-    pub(super) fn turn(&mut self, device: &D) -> bool {
+    pub(super) fn turn(&mut self, device: &D, is_paused: bool) -> bool {
         self.freezes.look(&self.lanes);
-        let drained = self.drain_all();
+        let drained = !is_paused && self.drain_all();
         let kept = self.keep(device);
         drained || kept
     }

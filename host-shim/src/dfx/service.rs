@@ -2,8 +2,8 @@
 //!
 //! Hot means polling with nothing but a yield in between, for one millisecond after the last buffer or signal; asleep means
 //! waiting for the device's progress count, at most a millisecond at a time, so that a device without a doorbell is still
-//! noticed within that. A pause stands for a host that is busy elsewhere: until it ends nothing is drained, refilled,
-//! signalled or collected.
+//! noticed within that. A pause stands for a host whose consumers are busy elsewhere: until it ends nothing is drained or
+//! collected. The owner of the gates goes on, so the freeze that follows says how long the lanes stood still.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub(super) struct Orders {
     pub(super) abandoned: AtomicBool,
     /// A collector is no more: what is drained can no longer be written.
     pub(super) collector_gone: AtomicBool,
-    /// Host time until which the host does nothing, ns since the start; for tests of a stalled host.
+    /// Host time until which nothing is drained or collected, ns since the start; for tests of a stalled host.
     pause_until_ns: AtomicU64,
 }
 
@@ -61,7 +61,7 @@ impl Orders {
         self.pause_until_ns.store(0, Ordering::Release);
     }
 
-    /// Whether the host is to do nothing for now. A stop ends every pause.
+    /// Whether nothing is to be drained or collected for now. A stop ends every pause.
     pub(super) fn is_paused(&self) -> bool {
         !self.stop.load(Ordering::Acquire) && self.now_ns() < self.pause_until_ns.load(Ordering::Acquire)
     }
@@ -104,11 +104,7 @@ impl<D: Device> Service<D> {
                 }
                 return self;
             }
-            if self.orders.is_paused() {
-                std::thread::sleep(SLEEP);
-                continue;
-            }
-            let moved = self.turn();
+            let moved = self.turn(self.orders.is_paused());
             if moved {
                 last_traffic = Instant::now();
             } else if let Some(since) = stopping_since
@@ -124,11 +120,11 @@ impl<D: Device> Service<D> {
         }
     }
 
-    /// One turn over all subsystems. Whether anything moved.
-    fn turn(&mut self) -> bool {
+    /// One turn over all subsystems, which drains nothing in a pause. Whether anything moved.
+    fn turn(&mut self, is_paused: bool) -> bool {
         let (mut moved, mut wanted) = (false, false);
         for server in &mut self.servers {
-            let did = server.turn(&*self.device);
+            let did = server.turn(&*self.device, is_paused);
             moved |= did;
             wanted |= did && server.has_waiting_lane();
         }

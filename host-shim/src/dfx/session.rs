@@ -153,8 +153,8 @@ impl<D: Device> Session<D> {
         self.plan.bytes()
     }
 
-    /// Does nothing for the device and its records for `duration`, as a host that is busy elsewhere would; lanes must wait
-    /// it out. A stop ends the pause.
+    /// Drains and collects nothing for `duration`, as a host whose consumers are busy elsewhere; lanes must wait it out, in a
+    /// freeze once they have no buffers. A stop ends the pause.
     pub fn pause(&self, duration: Duration) {
         self.orders.pause(duration);
     }

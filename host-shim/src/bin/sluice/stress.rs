@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Records that all lanes make together
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     records: u64,
-    /// Do nothing for the device and its records for so many milliseconds, so many after the start; several with commas. The
+    /// Drain and collect nothing for so many milliseconds, so many after the start; several with commas. The
     /// first of one begins when half of the records are collected at the latest, the first of two at a third, and so on
     #[arg(long, value_name = "MS@AT_MS,...", value_delimiter = ',')]
     pause_host: Vec<Pause>,
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     recording: Recording,
 }
 
-/// A time in which the host does nothing for the device.
+/// A time in which the host drains and collects nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pause {
     duration: Duration,

@@ -59,7 +59,7 @@ impl Show {
     }
 
     fn turn(&mut self) {
-        self.server.turn(&self.device);
+        self.server.turn(&self.device, false);
     }
 
     /// Collects all that was drained.
