@@ -107,7 +107,7 @@ impl<M: DeviceMemory> Agent<M> {
                 Activity::Busy
             }
             State::Holding { report, until_cycles } if until_cycles <= cx.now_cycles() => {
-                self.counting.end(&report, || cx.now_cycles());
+                self.counting.end(self.mailbox.token(), &report, || cx.now_cycles());
                 self.mailbox.finish(report);
                 cx.wake_lane(self.core.lane(cx.map().lanes));
                 Activity::Busy

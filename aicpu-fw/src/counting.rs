@@ -2,21 +2,25 @@
 //!
 //! ```text
 //!   item taken ── counters on? ──► since when, and what each counter is to count
-//!   item over  ── cycles, pairs, bytes ──► counters ──► mailbox: finished
+//!   item over  ── cycles, pairs, bytes ──► counters, or the core's staging ring ──► mailbox: finished
 //! ```
 
 use sluice_core::layout::ArchId;
 use sluice_core::layout::pmu_events::{Counted, event_groups};
 use sluice_core::mem::{DeviceMemory, Fault};
-use sluice_core::mmio::{AgentCounters, COUNTERS, Counts, Engine, ItemReport, TpbRegisters};
+use sluice_core::mmio::{
+    AgentCounters, COUNTERS, CoreStaging, CountOrder, Counts, Engine, ItemReport, TpbRegisters,
+};
 
 /// The counters of one core.
 pub(crate) struct Counting<M: DeviceMemory> {
+    memory: M,
     counters: AgentCounters<M>,
     arch: ArchId,
-    /// The selectors that were read last, and what they stand for.
-    selectors: [u32; COUNTERS],
+    /// The order that was read last, what its selectors stand for, and its ring.
+    order: CountOrder,
     counted: [Counted; COUNTERS],
+    staging: Option<CoreStaging<M>>,
     /// When the present item began, while it is counted.
     since_cycles: Option<u64>,
 }
@@ -33,29 +37,34 @@ impl<M: DeviceMemory> Counting<M> {
         engine: Engine,
     ) -> Result<Self, Fault> {
         Ok(Self {
+            memory: memory.clone(),
             counters: AgentCounters::attach(memory, registers, engine)?,
             arch,
-            selectors: [0; COUNTERS],
+            order: CountOrder::default(),
             counted: [Counted::Nothing; COUNTERS],
+            staging: None,
             since_cycles: None,
         })
     }
 
     /// An item begins. The clock is read only if it is counted.
     pub(crate) fn begin(&mut self, now_cycles: impl FnOnce() -> u64) {
-        let Some(selectors) = self.counters.selectors() else {
+        let Some(order) = self.counters.order() else {
             self.since_cycles = None;
             return;
         };
-        if selectors != self.selectors {
-            self.selectors = selectors;
-            self.counted = selectors.map(|selector| counted(self.arch, selector));
+        if order != self.order {
+            self.order = order;
+            self.counted = order.selectors.map(|selector| counted(self.arch, selector));
+            // The lane misses what is left nowhere.
+            self.staging =
+                (!order.ring.is_null()).then(|| CoreStaging::attach(&self.memory, order.ring).ok()).flatten();
         }
         self.since_cycles = Some(now_cycles());
     }
 
-    /// It is over, and about to be reported.
-    pub(crate) fn end(&mut self, report: &ItemReport, now_cycles: impl FnOnce() -> u64) {
+    /// The item with this dispatch token is over, and about to be reported.
+    pub(crate) fn end(&mut self, token: u32, report: &ItemReport, now_cycles: impl FnOnce() -> u64) {
         let Some(since_cycles) = self.since_cycles.take() else { return };
         let total_cycles = now_cycles().saturating_sub(since_cycles);
         let events = self.counted.map(|counted| match counted {
@@ -65,7 +74,13 @@ impl<M: DeviceMemory> Counting<M> {
             Counted::Items => 1,
             Counted::Nothing => 0,
         });
-        self.counters.show(&Counts { total_cycles, events });
+        let counts = Counts { total_cycles, events };
+        match &self.staging {
+            None => self.counters.show(&counts),
+            // A ring is the host's again once the counters are off.
+            Some(staging) if self.counters.is_on() => staging.show(token, &counts),
+            Some(_) => {}
+        }
     }
 }
 

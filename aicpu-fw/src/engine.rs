@@ -30,6 +30,7 @@ use crate::record::{Dispatch, Finish, Recorder};
 #[derive(Clone, Copy, Debug)]
 struct Item {
     instruction: DevAddr,
+    kernel: u32,
     signal: Option<SemaphoreId>,
     last: bool,
 }
@@ -119,6 +120,7 @@ impl<M: DeviceMemory> EngineService<M> {
                     let finish = Finish {
                         core: self.core,
                         token,
+                        kernel: item.kernel,
                         iteration: lane.iteration,
                         dispatch_cycles,
                         finish_cycles: lane.record.item_clock(lane.cx),
@@ -159,13 +161,14 @@ impl<M: DeviceMemory> EngineService<M> {
             Ok(Instruction::Halt) => self.end(cx, execution, cx.now_cycles()),
             Ok(Instruction::RunBlock(block)) => match self.waits(cx, &block) {
                 Ok(waits) => {
-                    let item = Item { instruction: at, signal: block.signal, last: false };
+                    let (kernel, signal) = (block.kernel, block.signal);
+                    let item = Item { instruction: at, kernel, signal, last: false };
                     State::Waiting { execution, item, waits }
                 }
                 Err(_) => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
             },
             Ok(Instruction::Opaque { .. }) if first => {
-                let item = Item { instruction: at, signal: None, last: true };
+                let item = Item { instruction: at, kernel: 0, signal: None, last: true };
                 State::Waiting { execution, item, waits: Vec::new() }
             }
             Ok(Instruction::Opaque { .. }) | Err(_) => self.fail(cx, execution, ErrorClass::BAD_INSTRUCTION),
@@ -205,7 +208,7 @@ impl<M: DeviceMemory> EngineService<M> {
         let token = self.mailbox.dispatch(item.instruction);
         cx.wake_agent(self.core);
         self.state = State::Running { execution, item, token, dispatch_cycles };
-        record.dispatched(cx, &Dispatch { iteration: *iteration, dispatch_cycles });
+        record.dispatched(cx, &Dispatch { core: self.core, iteration: *iteration, dispatch_cycles });
         Activity::Busy
     }
 

@@ -136,7 +136,9 @@ fn a_model_shows_every_task_on_its_core_and_every_phase_of_the_host() {
     assert_eq!(report["lossless"], Value::Bool(true));
     let total: u64 =
         tracks.iter().filter(|(path, _)| !path.starts_with("host")).map(|(_, s)| s.len() as u64).sum();
-    assert_eq!(report["dfx"]["swimlane"]["collected"].as_u64(), Some(total), "one slice per record");
+    let subsystems = report["dfx"].as_object().expect("figures by subsystem").values();
+    let collected: u64 = subsystems.filter_map(|figures| figures["collected"].as_u64()).sum();
+    assert_eq!(collected, total, "one slice per record");
 
     // Every block of the model is one task of an execution, under its own name.
     let blocks = [
@@ -147,13 +149,27 @@ fn a_model_shows_every_task_on_its_core_and_every_phase_of_the_host() {
         ("TPB1 DVE", ["store_odd_length", "mix_odd"]),
     ];
     for (core, tasks) in blocks {
-        assert_eq!(counts(&tracks, core), tasks.map(|task| (task, EXECUTIONS)).into(), "{core}");
-        for slice in tracks.iter().filter(|(path, _)| path.contains(core)).flat_map(|(_, slices)| slices) {
-            assert!(slice.arguments["bytes"].is_some_and(|bytes| bytes > 0), "{slice:?}");
-            assert!(slice.arguments.contains_key("execution") && slice.end_ns > slice.start_ns, "{slice:?}");
+        for what in ["", " counters"] {
+            let path = format!("/cores/{core}{what}");
+            let of_core: Tracks = tracks.clone().into_iter().filter(|(at, _)| at.ends_with(&path)).collect();
+            assert_eq!(counts(&of_core, ""), tasks.map(|task| (task, EXECUTIONS)).into(), "{path}");
+            for slice in of_core.values().flatten() {
+                assert!(slice.arguments["bytes"].is_some_and(|bytes| bytes > 0), "{slice:?}");
+                assert!(
+                    slice.arguments.contains_key("execution") && slice.end_ns > slice.start_ns,
+                    "{slice:?}"
+                );
+                let icache_requests = slice.arguments.get("icache_req");
+                assert_eq!(
+                    icache_requests,
+                    (!what.is_empty()).then_some(&Some(1)),
+                    "one per item: {slice:?}"
+                );
+            }
         }
     }
-    assert_eq!(counts(&tracks, "/cores/").values().sum::<u64>(), 10 * EXECUTIONS);
+    let shown = counts(&tracks, "/cores/").values().sum::<u64>();
+    assert_eq!(shown, 2 * 10 * EXECUTIONS, "each task with its times and with its counts");
     for lane in ["lanes/lane 0", "lanes/lane 1"] {
         assert!(!counts(&tracks, lane).is_empty(), "{lane} shows what it did");
     }

@@ -40,6 +40,8 @@ pub(crate) struct Submit {
 /// An item that was handed to its core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dispatch {
+    /// Which core.
+    pub(crate) core: CoreIndex,
     /// Round of the lane's loop.
     pub(crate) iteration: u32,
     /// Just before the dispatch was written, if that was stamped.
@@ -53,12 +55,21 @@ pub(crate) struct Finish {
     pub(crate) core: CoreIndex,
     /// Dispatch token, counted per core over the device's life from 1.
     pub(crate) token: u32,
+    /// The kernel that the program names; 0 for none.
+    pub(crate) kernel: u32,
     /// Round of the lane's loop.
     pub(crate) iteration: u32,
     /// Just before the dispatch was written, if that was stamped.
     pub(crate) dispatch_cycles: Option<u64>,
     /// When the completion was seen, if that was stamped.
     pub(crate) finish_cycles: Option<u64>,
+}
+
+impl Finish {
+    /// The item's identity, as records carry it: the core in the upper half, its dispatch token in the lower.
+    pub(super) fn task_id(&self) -> u64 {
+        (self.core.get() as u64) << 32 | u64::from(self.token)
+    }
 }
 
 /// What one lane records for one subsystem. An event that a subsystem has no use for it does not name.

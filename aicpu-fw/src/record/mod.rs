@@ -17,6 +17,7 @@ mod event;
 mod heartbeat;
 mod parking;
 mod phases;
+mod pmu;
 mod run;
 mod swimlane;
 
@@ -34,7 +35,7 @@ pub(crate) use event::{Dispatch, Finish, Submit};
 /// The one list of what lanes record, in the order in which recorders are told and flushed.
 macro_rules! with_subsystems {
     ($apply:ident! $($arguments:tt)*) => {
-        $apply! { [phases, swimlane] $($arguments)* }
+        $apply! { [phases, swimlane, pmu] $($arguments)* }
     };
 }
 

@@ -121,11 +121,21 @@ pub(super) struct Bench<'a> {
     pub(super) node: Node<&'a Machine<'a>, 2, 2, 10>,
 }
 
-/// Runs `test` on a device with two TPBs and `lanes` lanes whose agents take `delays` longer.
+/// Runs `test` on a device of a2a3 with two TPBs and `lanes` lanes whose agents take `delays` longer.
 pub(super) fn with_bench(lanes: u32, delays: AgentDelays, test: impl FnOnce(&mut Bench<'_>)) {
+    with_bench_of(ArchId::A2a3, lanes, delays, test);
+}
+
+/// The same on a device of `arch`.
+pub(super) fn with_bench_of(
+    arch: ArchId,
+    lanes: u32,
+    delays: AgentDelays,
+    test: impl FnOnce(&mut Bench<'_>),
+) {
     let mut lines = vec![Line::ZERO; ((BOOT.0 - RAM.base.0 + BOOT_BYTES) / 64) as usize];
     let memory = Mapped::new(Slab::over(&mut lines, RAM.base));
-    BootShape { arch: ArchId::A2a3, tpbs: TPBS, lanes }.write(&memory, BOOT).unwrap();
+    BootShape { arch, tpbs: TPBS, lanes }.write(&memory, BOOT).unwrap();
     let machine = Machine {
         memory: memory.clone(),
         cycles: Cell::new(0),

@@ -2,6 +2,7 @@
 
 use sluice_core::layout::ArchId;
 use sluice_core::layout::pmu_events::{Counted, event_group, event_groups};
+use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{Counts, Engine, LaneCounters};
 
 use super::bench::{NO_DELAY, NONE, assert_done, block, bytes, queue, with_bench};
@@ -30,7 +31,7 @@ fn cores_count_each_of_their_items_while_they_are_told_to() {
         run();
         assert_eq!(busy.read(), Counts::default());
         for group in event_groups(ArchId::A2a3) {
-            let controls = [&idle, &busy].map(|counters| counters.start(group));
+            let controls = [&idle, &busy].map(|counters| counters.start(group.events, DevAddr::NULL));
             // Counters do not add up over items.
             for _ in 0..2 {
                 run();

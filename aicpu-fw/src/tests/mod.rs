@@ -4,4 +4,5 @@ mod bench;
 mod counting;
 mod execution;
 mod failure;
+mod pmu;
 mod recording;

@@ -6,7 +6,7 @@
 
 use super::describe::{header_words, wire_enum, wire_struct, wire_structs_per_arch};
 use super::region::{PoolSpec, RegionSpec, buffer_layout, header_offsets, pool_offsets};
-use super::{Arch, ArchId, BackpressureHeader, PoolKind, PoolOffsets, Region, Shape};
+use super::{Arch, ArchId, BackpressureHeader, BufferLayout, PoolKind, PoolOffsets, Region, Shape};
 use core::mem::offset_of;
 
 /// Slots of a free queue.
@@ -163,11 +163,20 @@ wire_structs_per_arch! {
 
 header_words! { DataHeader { num_cores, event_type } }
 
+/// A buffer, the same on both architectures.
+pub const BUFFER: BufferLayout = buffer_layout!(a2a3::Buffer, a2a3::Record, RECORDS);
+
+const _: () = {
+    let a5 = buffer_layout!(a5::Buffer, a5::Record, RECORDS);
+    assert!(a5.bytes == BUFFER.bytes && a5.count == BUFFER.count && a5.records == BUFFER.records);
+    assert!(a5.record_bytes == BUFFER.record_bytes && a5.capacity == BUFFER.capacity);
+};
+
 /// The PMU region of a run.
 #[must_use]
 pub const fn region(shape: Shape) -> Region {
     macro_rules! of {
-        ($arch:ident, mismatch: $mismatch:expr) => {
+        ($arch:ident, mismatch: $mismatch:expr, staging: $staging:expr) => {
             Region::new(
                 shape,
                 RegionSpec {
@@ -176,6 +185,7 @@ pub const fn region(shape: Shape) -> Region {
                     pool_bytes: size_of::<$arch::BufferState>(),
                     pool: PoolOffsets {
                         mismatch_records: $mismatch,
+                        staging_ptr: $staging,
                         ..pool_offsets!(
                             $arch::BufferState,
                             total: Some(offset_of!($arch::BufferState, total_record_count))
@@ -186,7 +196,7 @@ pub const fn region(shape: Shape) -> Region {
                         kind: PoolKind::SOLE,
                         name: "pmu",
                         instances: shape.cores(),
-                        buffer: buffer_layout!($arch::Buffer, $arch::Record, RECORDS),
+                        buffer: BUFFER,
                         default_buffers: 2,
                     }],
                 },
@@ -194,7 +204,11 @@ pub const fn region(shape: Shape) -> Region {
         };
     }
     match shape.arch() {
-        ArchId::A2a3 => of!(a2a3, mismatch: None),
-        ArchId::A5 => of!(a5, mismatch: Some(offset_of!(a5::BufferState, mismatch_record_count))),
+        ArchId::A2a3 => of!(a2a3, mismatch: None, staging: None),
+        ArchId::A5 => of!(
+            a5,
+            mismatch: Some(offset_of!(a5::BufferState, mismatch_record_count)),
+            staging: Some(offset_of!(a5::BufferState, aicore_ring_ptr))
+        ),
     }
 }

@@ -226,6 +226,8 @@ pub struct PoolOffsets {
     /// `u32`: records lost because a core's staging slot held another task's; only PMU on a5 has such a word. They are not
     /// among those of `dropped_records`.
     pub mismatch_records: Option<usize>,
+    /// `u64`: the staging ring of the pool's core; only PMU on a5 has such a word.
+    pub staging_ptr: Option<usize>,
 }
 
 impl PoolOffsets {
@@ -253,6 +255,7 @@ impl PoolOffsets {
             dropped_records: base + self.dropped_records,
             overflow_records: further(base, self.overflow_records),
             mismatch_records: further(base, self.mismatch_records),
+            staging_ptr: further(base, self.staging_ptr),
         }
     }
 }
@@ -271,6 +274,7 @@ macro_rules! pool_offsets {
             dropped_records: core::mem::offset_of!($pool, dropped_record_count),
             overflow_records: None,
             mismatch_records: None,
+            staging_ptr: None,
         }
     };
 }

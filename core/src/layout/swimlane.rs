@@ -371,6 +371,7 @@ pub const fn region(shape: Shape) -> Region {
                 dropped_records: offset_of!(AicpuTaskPool, head.dropped_record_count),
                 overflow_records: None,
                 mismatch_records: None,
+                staging_ptr: None,
             },
             free_slots: FREE_SLOTS as u32,
             pools: &[

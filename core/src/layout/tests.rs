@@ -312,6 +312,7 @@ proptest! {
                 let further = [pool.total_records, pool.overflow_records, pool.mismatch_records];
                 words.extend(further.into_iter().flatten().map(|at| (at, 4)));
                 words.push((pool.current_ptr, 8));
+                words.extend(pool.staging_ptr.map(|at| (at, 8)));
                 numbers.insert(region.pool_number(array.kind, instance).unwrap());
             }
         }

@@ -169,6 +169,11 @@ impl<W: Word> AgentMailbox<W> {
         Some(address)
     }
 
+    /// The token of the item taken last.
+    pub fn token(&self) -> u32 {
+        self.ack.get()
+    }
+
     /// Reports the item taken last as finished.
     pub fn finish(&self, report: ItemReport) {
         self.report[0].set(report.status.word());

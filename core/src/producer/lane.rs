@@ -209,6 +209,19 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
     }
 
+    /// Counts an attempt whose record could not be made, lost to `cause`.
+    ///
+    /// # Errors
+    /// Always, with that cause.
+    pub fn forgo<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        cause: DropCause,
+    ) -> Result<(), AppendError> {
+        pool.count_attempt();
+        self.lose(pool, cause)
+    }
+
     #[cold]
     fn lose<K: Records>(&mut self, pool: &mut Pool<M, K, S>, cause: DropCause) -> Result<(), AppendError> {
         pool.drop_records(1, cause);

@@ -46,6 +46,7 @@ mod control;
 mod free_queue;
 mod lane;
 mod latch;
+pub mod pmu;
 mod pool;
 mod ready_ring;
 pub mod swimlane;

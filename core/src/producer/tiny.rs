@@ -86,6 +86,7 @@ pub const fn pool(pool: u32) -> PoolOffsets {
         dropped_records: base + 0x50,
         overflow_records: Some(base + 0x54),
         mismatch_records: Some(base + 0x58),
+        staging_ptr: None,
     }
 }
 

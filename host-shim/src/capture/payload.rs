@@ -352,6 +352,8 @@ pub struct Manifest {
     pub tpbs: u32,
     /// Executions asked for.
     pub executions: u64,
+    /// Group of events that cores count; 0 when they count none.
+    pub event_group: u32,
     /// Indexed by core as the task pools count them.
     pub cores: Vec<Core>,
 }

@@ -10,7 +10,7 @@ use sluice_core::layout::{
 use super::keeper::GateScope;
 
 /// The subsystems that the firmware of this build records.
-pub const RECORDED: &[SubsystemId] = &[SubsystemId::Swimlane];
+pub const RECORDED: &[SubsystemId] = &[SubsystemId::Swimlane, SubsystemId::Pmu];
 
 /// How long a stop waits for a sink that takes nothing, unless told otherwise.
 const LINGER: Duration = Duration::from_secs(10);
@@ -118,6 +118,11 @@ impl DfxConfig {
     pub fn enabled(&self) -> impl Iterator<Item = (SubsystemId, SubsystemConfig)> + '_ {
         let each = SubsystemId::ALL.into_iter().zip(&self.subsystems);
         each.filter_map(|(subsystem, config)| Some((subsystem, (*config)?)))
+    }
+
+    /// The group of events that cores count; 0 when they count none.
+    pub fn event_group(&self) -> u32 {
+        self.subsystems[SubsystemId::Pmu.index()].map_or(0, |config| config.level)
     }
 
     /// The subsystems that are on, as the device is told.

@@ -35,6 +35,7 @@ mod server;
 mod service;
 pub mod session;
 pub mod sink;
+mod tables;
 mod views;
 mod worker;
 

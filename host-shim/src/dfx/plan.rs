@@ -6,16 +6,20 @@
 //!   └ Part, one per subsystem that is on
 //!      ├ region           rings, gates, pools
 //!      └ slab per kind    buffers of pool 0, of pool 1, …
+//!   and tables beside the regions
 //! ```
 
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use sluice_core::exec::{Recorders, SideTables};
+use sluice_core::exec::Recorders;
 use sluice_core::layout::extension::{
     self, Extension, GateScope as WireScope, Head, LaneActivity, LaneStatus, Service,
 };
-use sluice_core::layout::{self, Instance, PoolArray, PoolKind, Region, SUBSYSTEMS, Shape, SubsystemId};
+use sluice_core::layout::pmu_events::event_group;
+use sluice_core::layout::{
+    self, ArchId, Instance, PoolArray, PoolKind, Region, SUBSYSTEMS, Shape, SubsystemId,
+};
 use sluice_core::mem::{CopyMemory, DevAddr, Fault, Word};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -23,6 +27,7 @@ use super::config::{DfxConfig, SubsystemConfig};
 use super::header;
 use super::keeper::GateScope;
 use super::ledger::Directory;
+use super::tables::Tables;
 use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
 
 /// Alignment of everything that both sides touch: one cache line.
@@ -36,6 +41,14 @@ pub enum PlanError {
     NoBuffers {
         /// Name of the kind.
         kind: &'static str,
+    },
+    /// Cores have no such group of events.
+    #[error("cores of {arch} have no group {number} of events")]
+    NoEventGroup {
+        /// Whose.
+        arch: ArchId,
+        /// The number asked for.
+        number: u32,
     },
     /// Device memory is short.
     #[error(
@@ -61,6 +74,7 @@ pub struct Plan {
     extension: Extension,
     extension_block: DeviceBlock,
     parts: Vec<Part>,
+    tables: Tables,
 }
 
 /// One subsystem's memory.
@@ -100,6 +114,7 @@ impl Plan {
                 .enabled()
                 .map(|(subsystem, part)| Part::new(subsystem, config.shape, &part, alloc))
                 .collect::<Result<_, _>>()?,
+            tables: Tables::new(config, alloc)?,
         };
         zero(memory, &plan.extension_block)?;
         for (part, (_, config_of_part)) in plan.parts.iter().zip(config.enabled()) {
@@ -109,6 +124,7 @@ impl Plan {
             plan.write_directory(part, memory)?;
             plan.write_lanes(part.subsystem, config.shape, memory)?;
         }
+        plan.tables.write(&plan.parts, memory)?;
         plan.write_head(config, memory)?;
         Ok(plan)
     }
@@ -116,10 +132,14 @@ impl Plan {
     /// Bytes of device memory that a session takes.
     ///
     /// # Errors
-    /// [`PlanError::NoBuffers`] when a pool would get none.
+    /// [`PlanError::NoBuffers`] when a pool would get none, [`PlanError::NoEventGroup`] for events that cores do not have.
     pub fn needed_bytes(config: &DfxConfig) -> Result<u64, PlanError> {
-        let mut bytes = Extension::new(config.shape).bytes() as u64;
+        let mut bytes = Extension::new(config.shape).bytes() as u64 + Tables::needed_bytes(config);
         for (subsystem, part) in config.enabled() {
+            let (arch, number) = (config.shape.arch(), part.level);
+            if subsystem == SubsystemId::Pmu && event_group(arch, number).is_none() {
+                return Err(PlanError::NoEventGroup { arch, number });
+            }
             let region = layout::region(subsystem, config.shape);
             bytes += region.bytes() as u64;
             for (array, instances) in arrays_in_use(subsystem, &region, config.shape) {
@@ -140,7 +160,7 @@ impl Plan {
     /// Bytes of device memory the session holds.
     pub fn bytes(&self) -> u64 {
         let parts = self.parts.iter().flat_map(|part| part.slabs.iter().chain([&part.region_block]));
-        parts.map(DeviceBlock::bytes).sum::<u64>() + self.extension_block.bytes()
+        parts.map(DeviceBlock::bytes).sum::<u64>() + self.extension_block.bytes() + self.tables.bytes()
     }
 
     /// What the lanes are told to attach to.
@@ -150,7 +170,8 @@ impl Plan {
             regions[part.subsystem.index()] = part.region_block.at();
         }
         let enabled = self.parts.iter().map(|part| part.subsystem.enable_bit()).collect();
-        Recorders { enabled, extension: self.extension_block.at(), regions, tables: SideTables::default() }
+        let tables = self.tables.addresses();
+        Recorders { enabled, extension: self.extension_block.at(), regions, tables }
     }
 
     /// Address of a word that all subsystems share in the extension block.
@@ -285,7 +306,8 @@ fn arrays_in_use(
     region.arrays().iter().map(move |array| (array, in_use(array))).filter(|(_, instances)| *instances > 0)
 }
 
-fn zero<M: CopyMemory>(memory: &M, block: &DeviceBlock) -> Result<(), Fault> {
+/// Fills a block with zeroes.
+pub(super) fn zero<M: CopyMemory>(memory: &M, block: &DeviceBlock) -> Result<(), Fault> {
     const CHUNK: [u8; 4096] = [0; 4096];
     let mut done = 0;
     while done < block.bytes() {

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use serde_json::json;
 use sluice_core::exec::CoreIndex;
-use sluice_core::layout::SubsystemId;
+use sluice_core::layout::pmu::DEFAULT_EVENT_TYPE;
 use sluice_core::mmio::TpbId;
 use sluice_host::capture::Reader;
-use sluice_host::neff::{Neff, ReadOptions, Work, models, pack};
+use sluice_host::dfx::RECORDED;
+use sluice_host::neff::{Neff, ReadOptions, RunBlock, Work, models, pack};
 use sluice_host::verify::ExpectedRecords;
-use sluice_host::verify::records::ExpectedCore;
+use sluice_host::verify::records::{ExpectedCore, ExpectedItem};
 
 use crate::{Folder, check, code, sluice, text};
 
@@ -19,19 +20,26 @@ fn expected(neff: &Neff, lanes: u32, executions: u64) -> ExpectedRecords {
     for (program, tpb) in neff.programs.iter().zip(0..) {
         for engine in &program.engines {
             let core = CoreIndex::of(TpbId::new(tpb).unwrap(), engine.engine);
+            let item = |run: &RunBlock| {
+                let block = engine.blocks.iter().find(|block| block.id == run.block);
+                let copies = block.map_or(&[][..], |block| &block.copies);
+                let bytes = copies.iter().map(|copy| copy.from_pattern().len_bytes()).sum();
+                ExpectedItem { kernel: run.kernel, pairs: run.pairs, bytes }
+            };
             let items = match &engine.work {
                 Work::Idle => continue,
-                Work::Opaque => 1,
-                Work::Blocks(runs) => runs.len() as u64,
+                Work::Opaque => vec![ExpectedItem::default()],
+                Work::Blocks(runs) => runs.iter().map(item).collect(),
             };
             cores.push(ExpectedCore { core: core.get() as u32, lane: core.lane(lanes).get(), items });
         }
     }
     ExpectedRecords {
-        subsystems: vec![SubsystemId::Swimlane],
+        subsystems: RECORDED.to_vec(),
         cores,
         tpbs: neff.programs.len() as u32,
         executions,
+        event_group: DEFAULT_EVENT_TYPE,
     }
 }
 
@@ -51,25 +59,27 @@ fn run_and_compare(test: &str, model: &str, neff: &Neff, lanes: u32, executions:
 
     let expected = expected(neff, lanes, executions);
     let capture = folder.path("capture.slc");
-    let compared = expected.check(&mut Reader::open(&capture).unwrap()).unwrap();
+    let mut reader = Reader::open(&capture).unwrap();
+    let arch = reader.header().arch;
+    let compared = expected.check(&mut reader).unwrap();
     assert_eq!(compared.findings, [""; 0]);
-    assert_eq!((compared.found, compared.expected), (expected.count(), expected.count()));
+    let counts: Vec<u64> = RECORDED.iter().map(|&subsystem| expected.count(subsystem, arch)).collect();
+    let count = counts.iter().sum();
+    assert_eq!((compared.found, compared.expected), (count, count));
 
     let report = folder.report();
-    let swimlane = &report["dfx"]["swimlane"];
     assert_eq!(report["lossless"], true);
     assert_eq!(report["swaps_verified"], true);
     assert_eq!(report["model"]["executions"], executions);
     assert_eq!(report["model"]["tpbs"], neff.programs.len());
-    assert_eq!(
-        (&swimlane["produced"], &swimlane["collected"]),
-        (&json!(expected.count()), &json!(expected.count()))
-    );
-    assert_eq!(swimlane["dropped"], 0);
+    for (subsystem, count) in RECORDED.iter().zip(counts) {
+        let figures = &report["dfx"][subsystem.name()];
+        assert_eq!((&figures["produced"], &figures["collected"]), (&json!(count), &json!(count)));
+        assert_eq!(figures["dropped"], 0, "{subsystem}");
+    }
     assert_eq!(report["kbl"]["tickets"], executions);
     assert_eq!(report["kbl"]["build_hits"], executions.saturating_sub(1));
     assert_eq!(report["kbl"]["build_misses"], executions.min(1));
-    assert!(report["dfx"].get("pmu").is_none());
     assert_eq!(check(&capture).1, 0);
 }
 
@@ -266,7 +276,7 @@ fn refusals_come_before_the_run_and_say_why() {
         refused(&["--device", "qemu-aarch64"])
             .contains("this build has no device `qemu-aarch64`, only `sim`")
     );
-    assert!(refused(&["--dfx", "pmu"]).contains("the firmware of this build does not record `pmu`"));
+    assert!(refused(&["--dfx", "lanes"]).contains("`lanes`: unknown subsystem"));
     let missing = refused(&["--model", "absent.neff", "--out", folder.out()]);
     assert!(missing.contains("absent.neff"), "{missing}");
     for lanes in ["0", "5", "99"] {
@@ -291,7 +301,7 @@ fn a_disk_that_fills_up_loses_counted_records_and_is_named() {
     let folder = Folder::new("full");
     // The shell's unit is 1024 bytes; ignoring the signal turns the limit into an error of the write.
     let limited = format!(
-        "trap '' XFSZ; ulimit -f 60; exec '{}' run --executions 100 --out '{}'",
+        "trap '' XFSZ; ulimit -f 60; exec '{}' run --executions 100 --dfx swimlane --out '{}'",
         env!("CARGO_BIN_EXE_sluice"),
         folder.out()
     );

@@ -170,6 +170,7 @@ pub const fn pool_offsets(pool: usize) -> PoolOffsets {
         dropped_records: base + 68,
         overflow_records: None,
         mismatch_records: None,
+        staging_ptr: None,
     }
 }
 

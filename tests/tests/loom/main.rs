@@ -9,6 +9,7 @@
 //! | [`tables`]: a ready ring, a free queue, each alone | `queue_tails`, `queue_heads`, `free_queue.tail`, `free_queue.head` |
 //! | [`gates`]: a freeze, a release, a host that returns | `*_freeze_active`, `*_contended`, release epoch, host heartbeat |
 //! | [`journeys`]: buffers on their whole way, a scan, a flush | ring and queue indices again, `current_buf_ptr`, lane flushed |
+//! | [`staging`]: counts of a core that runs on | token, counts |
 //!
 //! loom lets no load see a store that comes later in the run, so it says nothing about loads that a machine moves behind a
 //! later store; such an order shows here all the same where it guards a table or payload.
@@ -21,6 +22,7 @@ mod gates;
 mod journeys;
 mod memory;
 mod stage;
+mod staging;
 mod tables;
 
 use sluice_core::layout::{LaneOffsets, PoolOffsets};

@@ -42,6 +42,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let output = args.output.display();
     let slices = Many(exported.slices, "slice", "slices");
     eprintln!("{}", OneLine(format_args!("{output}: {slices}, {}", Bytes(exported.bytes))));
+    if exported.unplaced > 0 {
+        let records = Many(exported.unplaced, "record", "records");
+        eprintln!("sluice: {records} left out: the capture does not say when their tasks ran");
+    }
     for finding in &findings {
         eprintln!("sluice: {}", OneLine(format_args!("{}: {finding}", args.capture.display())));
     }

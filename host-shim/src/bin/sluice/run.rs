@@ -17,7 +17,7 @@ use sluice_host::capture::{Core, HostPhase, Manifest, Phase, WorkItem};
 use sluice_host::device::Device;
 use sluice_host::device::heap::Heap;
 use sluice_host::device::sim::{SimConfig, SimDevice};
-use sluice_host::dfx::Session;
+use sluice_host::dfx::{DfxConfig, Session};
 use sluice_host::kbl::{
     self, Built, LoadError, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit, UnitOptions,
     WaitError,
@@ -25,7 +25,7 @@ use sluice_host::kbl::{
 use sluice_host::neff::{Neff, ReadOptions, Target, models, pack};
 use sluice_host::report::{self, Report};
 use sluice_host::verify::content::MAX_FILLED_BYTES;
-use sluice_host::verify::records::ExpectedCore;
+use sluice_host::verify::records::{ExpectedCore, ExpectedItem};
 use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
@@ -118,13 +118,11 @@ fn execute<D: Device>(
         refusal(format_args!("{model}: cannot load the model: {error}"), error.status())
     })?;
     let held = unit.model(handle)?;
-    capture.announce(&manifest(args, &held, device.name()))?;
     let cores = CoreIndex::all(device.map().registers.tpbs()).count() as u32;
-    let session = args
-        .recording
-        .session(cores, capture.run())?
-        .map(|config| Session::start(&device, &heap, config, capture.sink()))
-        .transpose()?;
+    let config = args.recording.session(cores, capture.run())?;
+    let event_group = config.as_ref().map_or(0, DfxConfig::event_group);
+    capture.announce(&manifest(args, &held, device.name(), event_group))?;
+    let session = config.map(|config| Session::start(&device, &heap, config, capture.sink())).transpose()?;
 
     let started_ns = capture.now_ns();
     let mut bench = Bench::new(args, neff, &unit, handle, &capture)?;
@@ -155,6 +153,7 @@ fn execute<D: Device>(
             cores: expected_cores(&held, args.recording.lanes),
             tpbs: report.model.tpbs,
             executions,
+            event_group,
         };
         if interrupt.has_come() && capture.bytes() > MAX_HURRIED_BYTES {
             report.unverified.push("records: interrupted, `sluice check` looks at them".into());
@@ -179,15 +178,19 @@ fn expected_cores(model: &Model, lanes: u32) -> Vec<ExpectedCore> {
     let mut cores: Vec<ExpectedCore> = Vec::new();
     for item in model.work_items() {
         let core = item.core.get() as u32;
+        let expected = ExpectedItem { kernel: item.kernel, pairs: item.pairs, bytes: item.bytes };
         match cores.iter_mut().find(|known| known.core == core) {
-            Some(known) => known.items += 1,
-            None => cores.push(ExpectedCore { core, lane: item.core.lane(lanes).get(), items: 1 }),
+            Some(known) => known.items.push(expected),
+            None => {
+                let lane = item.core.lane(lanes).get();
+                cores.push(ExpectedCore { core, lane, items: vec![expected] });
+            }
         }
     }
     cores
 }
 
-fn manifest(args: &Args, model: &Model, device: &str) -> Manifest {
+fn manifest(args: &Args, model: &Model, device: &str, event_group: u32) -> Manifest {
     let lanes = args.recording.lanes;
     let core = |core: CoreIndex| Core {
         name: format!("TPB{} {}", core.tpb(), core.engine()),
@@ -203,6 +206,7 @@ fn manifest(args: &Args, model: &Model, device: &str) -> Manifest {
         model: model.name().into(),
         tpbs,
         executions: args.executions,
+        event_group,
         cores: CoreIndex::all(tpbs).map(core).collect(),
     }
 }

@@ -18,7 +18,8 @@ mod parker;
 mod tests;
 
 use std::io;
-use std::sync::Arc;
+use std::panic;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ const BASE: DevAddr = DevAddr(0x10_0000_0000);
 
 /// Granularity of the device's parts, in bytes.
 const PAGE_BYTES: u64 = 0x1_0000;
+
+/// Stack of a processor. What a lane keeps of 40 cores passes over it when recorders attach; untouched it costs nothing.
+const STACK_BYTES: usize = 16 << 20;
 
 /// Above this no address space has room for the RAM, and sums of addresses could overflow.
 const MOST_RAM_BYTES: u64 = 1 << 62;
@@ -149,7 +153,7 @@ impl SimDevice {
             driver: Driver::nobody(),
             threads: Vec::new(),
         };
-        let startup = Startup::new();
+        let startup = Arc::new(Startup::new());
         for id in 0..processors {
             // When this fails, dropping the device ends the threads that were started.
             let thread = device.spawn(id, &startup, delays)?;
@@ -158,7 +162,12 @@ impl SimDevice {
         Ok(device)
     }
 
-    fn spawn(&self, id: u32, startup: &Startup, delays: AgentDelays) -> Result<JoinHandle<()>, SimError> {
+    fn spawn(
+        &self,
+        id: u32,
+        startup: &Arc<Startup>,
+        delays: AgentDelays,
+    ) -> Result<JoinHandle<()>, SimError> {
         let DeviceMap { ram, registers, boot, lanes } = self.map;
         let place = Place { ram, registers: registers.base(), boot };
         let processor = Processor { machine: self.machine.clone(), memory: self.memory.clone(), place, id };
@@ -178,14 +187,31 @@ impl SimDevice {
         &self,
         name: String,
         processor: Processor,
-        startup: &Startup,
+        startup: &Arc<Startup>,
         delays: AgentDelays,
     ) -> Result<JoinHandle<()>, SimError> {
         let (machine, id) = (self.machine.clone(), processor.id);
-        let mut node = Box::new(Node::<_, LANES, TPBS, CORES>::start(processor, startup, delays)?);
-        let thread = thread::Builder::new().name(name).spawn(move || node.run(|| !machine.is_closing()));
+        let startup = Arc::clone(startup);
+        let (started, starts) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
+            match Node::<_, LANES, TPBS, CORES>::start(processor, &startup, delays) {
+                Ok(mut node) => {
+                    // Nobody hears of it when the device is given up meanwhile; it is closed then.
+                    let _ = started.send(Ok(()));
+                    node.run(|| !machine.is_closing());
+                }
+                Err(error) => _ = started.send(Err(error)),
+            }
+        });
         let processors = self.machine.processors();
-        thread.map_err(|source| SimError::Spawn { processor: id, processors, source })
+        let thread = thread.map_err(|source| SimError::Spawn { processor: id, processors, source })?;
+        match starts.recv() {
+            Ok(started) => Ok(started.map(|()| thread)?),
+            Err(mpsc::RecvError) => match thread.join() {
+                Err(panicked) => panic::resume_unwind(panicked),
+                Ok(()) => unreachable!("a thread that did not panic has told how it started"),
+            },
+        }
     }
 
     /// Processors of the device: one per lane and one per core.

@@ -7,7 +7,8 @@
 //! │  └─ lane 0 orchestrator  submit
 //! ├─ cores
 //! │  ├─ TPB0 PE              one slice per task, dispatch to finish, by the lane's clock reads
-//! │  └─ TPB0 PE kernel       the same tasks by the core's own, where it records
+//! │  ├─ TPB0 PE kernel       the same tasks by the core's own, where it records
+//! │  └─ TPB0 PE counters     the same tasks with what the core counted
 //! ├─ freezes
 //! │  └─ swimlane fq          closed gates: the lanes above have a gap
 //! └─ losses                  a mark where records were lost
@@ -18,7 +19,8 @@
 //! beside it, because slices on one track must nest. Track ids count from 1, names are stored once. A record whose
 //! end lies before its start becomes a mark, not a slice.
 //!
-//! Memory: names of the manifest, one entry per track, one segment of the capture.
+//! Memory: names of the manifest, one entry per track, one segment of the capture, and of each core at most some thousand
+//! tasks that wait for their counts or counts that wait for their task.
 
 mod records;
 mod schema;
@@ -47,6 +49,8 @@ pub struct Exported {
     pub duplicates: u64,
     /// Buffers of a kind that this version does not show.
     pub not_shown: u64,
+    /// Records that have no time of their own and whose task the capture does not have.
+    pub unplaced: u64,
     /// Bytes of the trace.
     pub bytes: u64,
 }
@@ -73,7 +77,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             ("clock_error_bound_ns", time.error_bound_ns().into()),
         ],
     )?;
-    let shown = Records::new(header.arch, &manifest, time);
+    let mut shown = Records::new(header.arch, &manifest, time);
     let mut seen = Seen::default();
     let mut exported = Exported::default();
     reader.rewind()?;
@@ -111,6 +115,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
         slices: written.slices,
         marks: written.marks,
         malformed: written.malformed,
+        unplaced: shown.unplaced(),
         bytes: written.bytes,
         ..exported
     })

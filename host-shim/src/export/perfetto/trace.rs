@@ -14,6 +14,9 @@ const MAX_OVERLAP: usize = 64;
 /// Packets are handed on in pieces of about this many bytes.
 const CHUNK_BYTES: usize = 1 << 16;
 
+/// Most groups that stand beside each other for one lane or core.
+const PLACES: i64 = 4;
+
 const DEVICE_PID: u64 = 1;
 const HOST_PID: u64 = 2;
 
@@ -28,6 +31,8 @@ pub(super) enum Group {
     Core { core: u32 },
     /// Tasks of a core, stamped by itself.
     Kernel { core: u32 },
+    /// Tasks of a core with what its counters read.
+    Counters { core: u32 },
     /// Freezes of one gate.
     Freezes { subsystem: Subsystem, gate: Gate },
     /// What a host thread did.
@@ -274,6 +279,7 @@ impl<W: Write> TraceWriter<W> {
             Group::Orchestrator { lane } => format!("lane {lane} orchestrator"),
             Group::Core { core } => core_name(core),
             Group::Kernel { core } => format!("{} kernel", core_name(core)),
+            Group::Counters { core } => format!("{} counters", core_name(core)),
             Group::Freezes { subsystem, gate } => format!("{subsystem} {gate}"),
             Group::HostThread(tid) => format!("thread {tid}"),
         };
@@ -307,7 +313,7 @@ fn parent_of(track: Track) -> Option<Track> {
         Track::Lanes | Track::Cores | Track::FreezeFolder | Track::Capture | Track::Losses => Track::Device,
         Track::Of(group, _) => match group {
             Group::Scheduler { .. } | Group::Orchestrator { .. } => Track::Lanes,
-            Group::Core { .. } | Group::Kernel { .. } => Track::Cores,
+            Group::Core { .. } | Group::Kernel { .. } | Group::Counters { .. } => Track::Cores,
             Group::Freezes { .. } => Track::FreezeFolder,
             Group::HostThread(_) => Track::Host,
         },
@@ -316,8 +322,8 @@ fn parent_of(track: Track) -> Option<Track> {
 
 /// Place among the tracks of the same parent.
 fn rank_of(track: Track) -> i64 {
-    let pair = |number: u32, second: i64, overlap: usize| {
-        (i64::from(number) * 2 + second) * MAX_OVERLAP as i64 + overlap as i64
+    let pair = |number: u32, place: i64, overlap: usize| {
+        (i64::from(number) * PLACES + place) * MAX_OVERLAP as i64 + overlap as i64
     };
     let rank = match track {
         Track::Device | Track::Capture => 0,
@@ -330,6 +336,7 @@ fn rank_of(track: Track) -> i64 {
             Group::Orchestrator { lane } => pair(lane, 1, overlap),
             Group::Core { core } => pair(core, 0, overlap),
             Group::Kernel { core } => pair(core, 1, overlap),
+            Group::Counters { core } => pair(core, 2, overlap),
             Group::Freezes { subsystem, gate } => pair(subsystem.0, gate.0.min(1).into(), overlap),
             Group::HostThread(tid) => pair(tid, 0, overlap),
         },

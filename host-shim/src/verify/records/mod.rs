@@ -3,14 +3,16 @@
 //! | subsystem | module | records |
 //! |---|---|---|
 //! | swimlane | `swimlane` | tasks per core, phases per lane, submits |
+//! | pmu | `pmu` | what the counters of each core read, task by task |
 //!
 //! A subsystem is a module here and a line in `expectation`. What is recorded of one that has none goes unchecked.
 
+mod pmu;
 mod swimlane;
 
 use std::io::{self, Read, Seek};
 
-use sluice_core::layout::SubsystemId;
+use sluice_core::layout::{ArchId, SubsystemId};
 
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::reader::Segment;
@@ -20,14 +22,32 @@ use crate::capture::{Kind, Pool, Reader};
 const MAX_FINDINGS: usize = 16;
 
 /// A core that has work in a model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExpectedCore {
     /// Its number, as task pools count cores.
     pub core: u32,
     /// The lane that serves it.
     pub lane: u32,
-    /// Work items per execution.
-    pub items: u64,
+    /// Work items of one execution, in program order.
+    pub items: Vec<ExpectedItem>,
+}
+
+/// A work item of a core.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ExpectedItem {
+    /// Its kernel.
+    pub kernel: u32,
+    /// Descriptor pairs that it runs.
+    pub pairs: u32,
+    /// Bytes that it moves.
+    pub bytes: u64,
+}
+
+impl ExpectedCore {
+    /// Items that it finishes in so many executions.
+    fn tasks(&self, executions: u64) -> u64 {
+        self.items.len() as u64 * executions
+    }
 }
 
 /// What a run of a model has to record.
@@ -41,6 +61,8 @@ pub struct ExpectedRecords {
     pub tpbs: u32,
     /// Executions that came to their end.
     pub executions: u64,
+    /// The group of events that cores count.
+    pub event_group: u32,
 }
 
 /// How a capture compares.
@@ -83,27 +105,33 @@ trait Expectation {
 }
 
 /// What `subsystem` has to record in `run`, where that is known.
-fn expectation(subsystem: SubsystemId, run: &ExpectedRecords) -> Option<Box<dyn Expectation>> {
+fn expectation(subsystem: SubsystemId, run: &ExpectedRecords, arch: ArchId) -> Option<Box<dyn Expectation>> {
     match subsystem {
         SubsystemId::Swimlane => Some(Box::new(swimlane::Ledger::of(run))),
+        SubsystemId::Pmu => Some(Box::new(pmu::Ledger::of(run, arch))),
         _ => None,
     }
 }
 
 impl ExpectedRecords {
-    fn expectations(&self) -> Vec<(SubsystemId, Box<dyn Expectation>)> {
+    fn expectations(&self, arch: ArchId) -> Vec<(SubsystemId, Box<dyn Expectation>)> {
         let each = self.subsystems.iter();
-        each.filter_map(|&subsystem| Some((subsystem, expectation(subsystem, self)?))).collect()
+        each.filter_map(|&subsystem| Some((subsystem, expectation(subsystem, self, arch)?))).collect()
     }
 
-    /// How many records that is.
-    pub fn count(&self) -> u64 {
-        self.expectations().iter().map(|(_, expectation)| expectation.count()).sum()
+    /// How many records of `subsystem` that is, on a device of `arch`.
+    pub fn count(&self, subsystem: SubsystemId, arch: ArchId) -> u64 {
+        let expectations = self.expectations(arch);
+        expectations
+            .iter()
+            .filter(|(of, _)| *of == subsystem)
+            .map(|(_, expectation)| expectation.count())
+            .sum()
     }
 
     /// Compares with what a capture holds, duplicates of buffers left out. Costs a bit of memory per expected record.
     pub fn check<R: Read + Seek>(&self, reader: &mut Reader<R>) -> io::Result<RecordCheck> {
-        let mut expectations = self.expectations();
+        let mut expectations = self.expectations(reader.header().arch);
         let expected = expectations.iter().map(|(_, expectation)| expectation.count()).sum();
         let mut check = RecordCheck { expected, ..RecordCheck::default() };
         let mut seen = Seen::default();

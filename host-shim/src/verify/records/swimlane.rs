@@ -36,9 +36,9 @@ impl Ledger {
         let lanes = run.cores.iter().map(|core| core.lane as usize + 1).max().unwrap_or(0);
         let mut phases = vec![Phases::default(); lanes];
         for core in &run.cores {
-            phases[core.lane as usize].expected += core.items * run.executions;
+            phases[core.lane as usize].expected += core.tasks(run.executions);
         }
-        let tasks = run.cores.iter().map(|core| (core.core, Once::new(core.items * run.executions)));
+        let tasks = run.cores.iter().map(|core| (core.core, Once::new(core.tasks(run.executions))));
         Self {
             tasks: tasks.collect(),
             phases,
@@ -143,7 +143,7 @@ mod tests {
     use sluice_core::layout::{ArchId, SubsystemId};
     use zerocopy::{Immutable, IntoBytes};
 
-    use super::super::ExpectedCore;
+    use super::super::{ExpectedCore, ExpectedItem};
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
 
@@ -152,11 +152,12 @@ mod tests {
         ExpectedRecords {
             subsystems: vec![SubsystemId::Swimlane],
             cores: vec![
-                ExpectedCore { core: 0, lane: 0, items: 2 },
-                ExpectedCore { core: 7, lane: 1, items: 1 },
+                ExpectedCore { core: 0, lane: 0, items: vec![ExpectedItem::default(); 2] },
+                ExpectedCore { core: 7, lane: 1, items: vec![ExpectedItem::default(); 1] },
             ],
             tpbs: 2,
             executions: 3,
+            event_group: 0,
         }
     }
 

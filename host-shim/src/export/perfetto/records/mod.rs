@@ -1,5 +1,6 @@
 //! Records as slices, subsystem by subsystem: a module each, and a line in [`Records::show`].
 
+mod pmu;
 mod swimlane;
 
 use std::io::{self, Write};
@@ -10,22 +11,29 @@ use super::trace::{Argument, Group, TraceWriter};
 use crate::capture::check::layout_of;
 use crate::capture::{BufferHeader, Core, Manifest, WorkItem};
 use crate::export::clock::DeviceTime;
+use pmu::Pairing;
 
 /// What is needed to show records.
 pub(super) struct Records<'a> {
     arch: ArchId,
     cores: &'a [Core],
     time: DeviceTime,
+    pairing: Pairing,
 }
 
 impl<'a> Records<'a> {
     pub(super) fn new(arch: ArchId, manifest: &'a Manifest, time: DeviceTime) -> Self {
-        Self { arch, cores: &manifest.cores, time }
+        Self { arch, cores: &manifest.cores, time, pairing: Pairing::new(arch, manifest.event_group) }
+    }
+
+    /// Records so far whose place in time is not known.
+    pub(super) fn unplaced(&self) -> u64 {
+        self.pairing.unplaced()
     }
 
     /// Shows the records of a buffer; `false` when it belongs to no pool that this version shows.
     pub(super) fn show<W: Write>(
-        &self,
+        &mut self,
         trace: &mut TraceWriter<W>,
         buffer: &BufferHeader,
         records: &[u8],
@@ -37,6 +45,7 @@ impl<'a> Records<'a> {
         }
         match pool.subsystem.id() {
             Some(SubsystemId::Swimlane) => self.swimlane(trace, pool, records),
+            Some(SubsystemId::Pmu) => self.pmu(trace, pool, records),
             _ => Ok(false),
         }
     }
@@ -72,8 +81,8 @@ struct Work<'a> {
     item: Option<&'a WorkItem>,
 }
 
-impl<'a> Work<'a> {
-    fn name(&self) -> &'a str {
+impl Work<'_> {
+    fn name(&self) -> &str {
         self.item.map_or("task", |item| &item.name)
     }
 

@@ -9,12 +9,13 @@ use sluice_core::layout::swimlane::{
 
 use super::super::trace::{Group, TraceWriter};
 use super::Records;
+use super::pmu::Times;
 use crate::capture::{Items, Pool};
 
 impl Records<'_> {
     /// Shows the records of a buffer; `false` when they are of no kind that this version shows.
     pub(super) fn swimlane<W: Write>(
-        &self,
+        &mut self,
         trace: &mut TraceWriter<W>,
         pool: Pool,
         records: &[u8],
@@ -22,7 +23,11 @@ impl Records<'_> {
         let instance = pool.instance;
         match pool.kind {
             PoolKind::AICPU_TASK => {
-                Items::new(records).try_for_each(|record| self.task(trace, instance, &record))?;
+                Items::new(records).try_for_each(|record: AicpuTaskRecord| {
+                    self.task(trace, instance, &record)?;
+                    let times = Times { dispatch: record.dispatch_time, finish: record.finish_time };
+                    self.task_met(trace, instance, record.reg_task_id, times)
+                })?;
             }
             PoolKind::AICORE_TASK => {
                 Items::new(records).try_for_each(|record| self.kernel(trace, instance, &record))?;

@@ -1,0 +1,139 @@
+//! A lane's part of the PMU: what each item of its cores came to by the core's counters.
+//!
+//! The region's header names the group of events. Counters run from here on until the end, and are then left as they
+//! were found. An item that was dispatched before is not of this run.
+
+use heapless::Vec;
+use sluice_core::exec::LaneIndex;
+use sluice_core::layout::pmu::{CoreType, header_words};
+use sluice_core::layout::pmu_events::event_group;
+use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::mem::{DevAddr, DeviceMemory, Word};
+use sluice_core::mmio::{Engine, LaneCounters, TpbRegisters};
+use sluice_core::producer::pmu::{CountedItem, PmuRecorder};
+use sluice_core::producer::{AttachError, Attachment};
+
+use super::event::{Dispatch, Finish, Recording, Stamps};
+use super::parking::Parking;
+use super::run::{Run, cores};
+use crate::platform::{Context, Platform};
+
+/// What one lane records. What is lost is counted by cause in its pool.
+pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
+    records: PmuRecorder<M, CORES>,
+    cores: Vec<Core<M>, CORES>,
+}
+
+/// One core while its counters run.
+struct Core<M: DeviceMemory> {
+    number: u32,
+    core_type: CoreType,
+    counters: Running<M>,
+    /// Whether its present item is one that it counts.
+    is_counted: bool,
+}
+
+impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
+    /// The recorder of `lane`, if the run has a PMU and it can be reached.
+    pub(super) fn attach<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+    ) -> Option<Self> {
+        let region = run.recorders.region(SubsystemId::Pmu)?;
+        Self::open(cx, lane, run, region).ok()
+    }
+
+    fn open<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+        region: DevAddr,
+    ) -> Result<Self, AttachError> {
+        let memory = cx.memory();
+        let event_type = region.offset(header_words(cx.arch()).event_type as u64);
+        let group = event_group(cx.arch(), memory.word(event_type)?.load_acquire());
+        // Of a group that nobody knows the cycles are counted all the same.
+        let events = group.map_or(&[][..], |group| group.events);
+        let attachment =
+            Attachment::open(memory, SubsystemId::Pmu, region, run.recorders.extension, run.shape)?;
+        let own = || cores(cx).filter(|core| core.lane(cx.map().lanes) == lane);
+        let own_numbers = own().map(|core| core.get() as u32);
+        let mut records = PmuRecorder::attach(memory, &attachment, Lane(lane.get()), own_numbers)?;
+        let mut counted = Vec::new();
+        for core in own() {
+            let Ok(registers) = cx.map().registers.tpb(core.tpb()) else { continue };
+            let (number, engine) = (core.get() as u32, core.engine());
+            let ring = records.ring(number);
+            let counters =
+                Running::start(memory, registers, engine, |counters| counters.start(events, ring))?;
+            let core_type = if engine == Engine::Pe { CoreType::AIC } else { CoreType::AIV };
+            if counted.push(Core { number, core_type, counters, is_counted: false }).is_err() {
+                break;
+            }
+        }
+        Ok(Self { records, cores: counted })
+    }
+}
+
+impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Recorder<P::Memory, CORES> {
+    fn stamps(&self) -> Stamps {
+        Stamps::default()
+    }
+
+    fn published(&self) -> u32 {
+        self.records.lane().ready_tail()
+    }
+
+    fn dispatched(&mut self, dispatch: &Dispatch, _: &mut Parking<'_, P>) {
+        let number = dispatch.core.get() as u32;
+        if let Some(core) = self.cores.iter_mut().find(|core| core.number == number) {
+            core.is_counted = true;
+        }
+    }
+
+    fn finished(&mut self, finish: &Finish, env: &mut Parking<'_, P>) {
+        let number = finish.core.get() as u32;
+        let Some(core) = self.cores.iter_mut().find(|core| core.number == number) else { return };
+        if core::mem::take(&mut core.is_counted) {
+            let item = CountedItem {
+                task_id: finish.task_id(),
+                kernel: finish.kernel,
+                core_type: core.core_type,
+                token: finish.token,
+            };
+            let _ = self.records.item(number, &item, || core.counters.registers.read(), env);
+        }
+    }
+
+    fn flush(&mut self, env: &mut Parking<'_, P>) {
+        // Before the host is told: what rings the cores have is its own again then.
+        self.cores.clear();
+        self.records.flush(env);
+    }
+}
+
+/// Counters that run; they are left as they were found.
+struct Running<M: DeviceMemory> {
+    registers: LaneCounters<M>,
+    found: u32,
+}
+
+impl<M: DeviceMemory> Running<M> {
+    fn start(
+        memory: &M,
+        tpb: TpbRegisters,
+        engine: Engine,
+        start: impl FnOnce(&LaneCounters<M>) -> u32,
+    ) -> Result<Self, AttachError> {
+        let registers = LaneCounters::attach(memory, tpb, engine)?;
+        let found = start(&registers);
+        Ok(Self { registers, found })
+    }
+}
+
+impl<M: DeviceMemory> Drop for Running<M> {
+    fn drop(&mut self) {
+        self.registers.restore(self.found);
+    }
+}

@@ -1,0 +1,114 @@
+//! Tables beside the regions, whose addresses lanes and cores are told in the boot block.
+//!
+//! | table | written by | read by |
+//! |---|---|---|
+//! | staging rings, one per core (PMU on a5) | the cores; zeroed here | the lanes, by the pointer in each pool |
+//! | addresses of the rings | the host | cores that are not told by their lane |
+//! | device phases | the lanes; reads as never stamped here | the host at the end |
+
+use sluice_core::exec::SideTables;
+use sluice_core::layout::device_phase::{self, NEVER, PhaseRecord, TaskTimingRecord};
+use sluice_core::layout::{Instance, PoolKind, Region, Shape, SubsystemId};
+use sluice_core::mem::{CopyMemory, DevAddr, Fault};
+use sluice_core::mmio::RING_BYTES;
+use zerocopy::IntoBytes;
+
+use super::config::DfxConfig;
+use super::plan::{Part, PlanError, zero};
+use crate::device::heap::DeviceBlock;
+
+/// The tables of one session.
+#[derive(Debug)]
+pub(super) struct Tables {
+    shape: Shape,
+    /// Rings, and the table of their addresses.
+    staging: Option<[DeviceBlock; 2]>,
+    phases: DeviceBlock,
+}
+
+/// Bytes of all rings and of the table of their addresses, where a session has them.
+fn staging_bytes(config: &DfxConfig) -> Option<[u64; 2]> {
+    let mut regions = config.enabled().map(|(subsystem, _)| region(subsystem, config.shape));
+    let cores = u64::from(config.shape.cores());
+    regions
+        .any(|region| staging_ptr(&region, Instance(0)).is_some())
+        .then_some([cores * RING_BYTES as u64, cores * size_of::<u64>() as u64])
+}
+
+fn region(subsystem: SubsystemId, shape: Shape) -> Region {
+    sluice_core::layout::region(subsystem, shape)
+}
+
+/// Where the pool of a core names the core's ring, from the region's base.
+fn staging_ptr(region: &Region, core: Instance) -> Option<usize> {
+    region.pool(PoolKind::SOLE, core)?.staging_ptr
+}
+
+impl Tables {
+    /// Bytes of device memory that the tables take.
+    pub(super) fn needed_bytes(config: &DfxConfig) -> u64 {
+        staging_bytes(config).iter().flatten().sum::<u64>() + device_phase::bytes(config.shape.lanes()) as u64
+    }
+
+    /// Allocates the tables.
+    pub(super) fn new(
+        config: &DfxConfig,
+        alloc: impl Fn(u64) -> Result<DeviceBlock, PlanError>,
+    ) -> Result<Self, PlanError> {
+        let staging = match staging_bytes(config) {
+            Some([rings, addresses]) => Some([alloc(rings)?, alloc(addresses)?]),
+            None => None,
+        };
+        let phases = alloc(device_phase::bytes(config.shape.lanes()) as u64)?;
+        Ok(Self { shape: config.shape, staging, phases })
+    }
+
+    /// Makes the tables what lanes and cores expect, once the regions are.
+    pub(super) fn write<M: CopyMemory>(&self, parts: &[Part], memory: &M) -> Result<(), Fault> {
+        if let Some([rings, addresses]) = &self.staging {
+            zero(memory, rings)?;
+            for core in 0..self.shape.cores() {
+                let ring = rings.at().offset(u64::from(core) * RING_BYTES as u64);
+                memory.write_bytes(addresses.at().offset(u64::from(core) * 8), ring.0.as_bytes())?;
+                for part in parts {
+                    if let Some(offset) = staging_ptr(&part.region, Instance(core)) {
+                        memory
+                            .write_bytes(part.region_block.at().offset(offset as u64), ring.0.as_bytes())?;
+                    }
+                }
+            }
+        }
+        zero(memory, &self.phases)?;
+        let lanes = self.shape.lanes();
+        let never = PhaseRecord { start_cycle: NEVER, end_cycle: 0 };
+        for number in 0..lanes as usize * device_phase::PHASES {
+            memory.write_bytes(self.phase_at(number), never.as_bytes())?;
+        }
+        let untagged = TaskTimingRecord { dispatch_cycle: NEVER, finish_cycle: 0 };
+        for number in 0..lanes as usize * device_phase::TASK_TIMING_SLOTS {
+            let offset = device_phase::task_timing_offset(lanes) + number * size_of::<TaskTimingRecord>();
+            memory.write_bytes(self.phases.at().offset(offset as u64), untagged.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of device memory that the tables hold.
+    pub(super) fn bytes(&self) -> u64 {
+        self.staging.iter().flatten().chain([&self.phases]).map(DeviceBlock::bytes).sum()
+    }
+
+    /// Where they lie.
+    pub(super) fn addresses(&self) -> SideTables {
+        SideTables {
+            pmu_rings: self.staging.as_ref().map_or(DevAddr::NULL, |[_, addresses]| addresses.at()),
+            device_phases: self.phases.at(),
+            ..SideTables::default()
+        }
+    }
+
+    /// Phase `number % PHASES` of lane `number / PHASES`.
+    fn phase_at(&self, number: usize) -> DevAddr {
+        let offset = size_of::<device_phase::BufferHeader>() + number * size_of::<PhaseRecord>();
+        self.phases.at().offset(offset as u64)
+    }
+}
