@@ -18,7 +18,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::copy::{CopyEngine, Effects};
 use crate::counting::Counting;
 use crate::platform::{Activity, Context, Platform};
-use crate::queue::DmaQueue;
+use crate::queue::{Ahead, DmaQueue};
 
 /// Pairs that one poll runs at most.
 const PAIRS_PER_POLL: u32 = 64;
@@ -199,8 +199,9 @@ fn run_pairs<P: Platform>(
     }
     let engine = CopyEngine::new(cx.memory(), cx.map());
     let mut run = queue.begin(pairs)?;
+    let mut ahead = Ahead::default();
     let mut outcome = Ok(());
-    while let Some(done) = run.step(&engine) {
+    while let Some(done) = run.step(&engine, &mut ahead) {
         match done {
             Ok((effects, bytes)) => {
                 report.bytes_moved = report.bytes_moved.wrapping_add(bytes);

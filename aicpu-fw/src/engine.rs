@@ -35,10 +35,11 @@ struct Item {
     last: bool,
 }
 
-enum State<M: DeviceMemory> {
+#[derive(Clone, Copy, Debug)]
+enum State {
     Idle,
     Fetch { execution: Execution, at: DevAddr, first: bool },
-    Waiting { execution: Execution, item: Item, waits: Vec<(M::Word, u32), MAX_WAITS> },
+    Waiting { execution: Execution, item: Item },
     Running { execution: Execution, item: Item, token: u32, dispatch_cycles: Option<u64> },
 }
 
@@ -49,7 +50,9 @@ pub(crate) struct EngineService<M: DeviceMemory> {
     board: EngineBoard<M>,
     mailbox: LaneMailbox<M::Word>,
     status: NotificationSender<M>,
-    state: State<M>,
+    state: State,
+    /// What the item that waits waits for. Apart from the state, which is moved at every step.
+    waits: Vec<(M::Word, u32), MAX_WAITS>,
 }
 
 /// What an engine needs of its lane during a poll.
@@ -90,6 +93,7 @@ impl<M: DeviceMemory> EngineService<M> {
             mailbox: LaneMailbox::attach(memory, registers, core.engine())?,
             status: NotificationSender::attach(memory, registers, Channel::Status(core.engine()))?,
             state: State::Idle,
+            waits: Vec::new(),
         })
     }
 
@@ -98,61 +102,49 @@ impl<M: DeviceMemory> EngineService<M> {
         &mut self,
         lane: &mut Surroundings<'_, P, CORES>,
     ) -> Activity {
-        if matches!(self.state, State::Idle) {
-            // Nearly every poll ends here: a look costs less than to move the state.
-            let Some(execution) = self.board.started() else { return Activity::Idle };
-            self.state = self.begin(lane.cx, execution, lane.round_cycles());
-            return Activity::Busy;
-        }
-        match core::mem::replace(&mut self.state, State::Idle) {
-            State::Idle => Activity::Idle,
-            State::Fetch { execution, at, first } => {
-                self.state = self.fetch(lane.cx, execution, at, first);
+        match self.state {
+            State::Idle => {
+                let Some(execution) = self.board.started() else { return Activity::Idle };
+                self.begin(lane.cx, execution, lane.round_cycles());
                 Activity::Busy
             }
-            State::Waiting { execution, item, waits } => self.poll_waiting(lane, execution, item, waits),
-            State::Running { execution, item, token, dispatch_cycles } => match self.mailbox.finished() {
-                None => {
-                    self.state = State::Running { execution, item, token, dispatch_cycles };
-                    Activity::Idle
-                }
-                Some(report) => {
-                    let finish = Finish {
-                        core: self.core,
-                        token,
-                        kernel: item.kernel,
-                        iteration: lane.iteration,
-                        dispatch_cycles,
-                        finish_cycles: lane.record.item_clock(lane.cx),
-                    };
-                    self.state = self.finish(lane, execution, item, &finish, report);
-                    Activity::Busy
-                }
-            },
+            State::Fetch { execution, at, first } => {
+                self.fetch(lane.cx, execution, at, first);
+                Activity::Busy
+            }
+            State::Waiting { execution, item } => self.poll_waiting(lane, execution, item),
+            State::Running { execution, item, token, dispatch_cycles } => {
+                let Some(report) = self.mailbox.finished() else { return Activity::Idle };
+                let finish = Finish {
+                    core: self.core,
+                    token,
+                    kernel: item.kernel,
+                    iteration: lane.iteration,
+                    dispatch_cycles,
+                    finish_cycles: lane.record.item_clock(lane.cx),
+                };
+                self.finish(lane, execution, item, &finish, report);
+                Activity::Busy
+            }
         }
     }
 
-    fn begin<P: Platform<Memory = M>>(
-        &self,
-        cx: &Context<P>,
-        execution: Execution,
-        now_cycles: u64,
-    ) -> State<M> {
+    fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: Execution, now_cycles: u64) {
         self.notify(cx, execution, SubType::START, now_cycles);
         match self.board.base() {
             Ok(DevAddr::NULL) => self.end(cx, execution, now_cycles),
-            Ok(at) => State::Fetch { execution, at, first: true },
+            Ok(at) => self.state = State::Fetch { execution, at, first: true },
             Err(_) => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
         }
     }
 
     fn fetch<P: Platform<Memory = M>>(
-        &self,
+        &mut self,
         cx: &Context<P>,
         execution: Execution,
         at: DevAddr,
         first: bool,
-    ) -> State<M> {
+    ) {
         let mut bytes = InstructionBytes::new_zeroed();
         if let Err(class) = CopyEngine::new(cx.memory(), cx.map()).fetch(at, bytes.as_mut_bytes()) {
             return self.fail(cx, execution, class);
@@ -161,15 +153,17 @@ impl<M: DeviceMemory> EngineService<M> {
             Ok(Instruction::Halt) => self.end(cx, execution, cx.now_cycles()),
             Ok(Instruction::RunBlock(block)) => match self.waits(cx, &block) {
                 Ok(waits) => {
+                    self.waits = waits;
                     let (kernel, signal) = (block.kernel, block.signal);
                     let item = Item { instruction: at, kernel, signal, last: false };
-                    State::Waiting { execution, item, waits }
+                    self.state = State::Waiting { execution, item };
                 }
                 Err(_) => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
             },
             Ok(Instruction::Opaque { .. }) if first => {
+                self.waits = Vec::new();
                 let item = Item { instruction: at, kernel: 0, signal: None, last: true };
-                State::Waiting { execution, item, waits: Vec::new() }
+                self.state = State::Waiting { execution, item };
             }
             Ok(Instruction::Opaque { .. }) | Err(_) => self.fail(cx, execution, ErrorClass::BAD_INSTRUCTION),
         }
@@ -192,16 +186,14 @@ impl<M: DeviceMemory> EngineService<M> {
         lane: &mut Surroundings<'_, P, CORES>,
         execution: Execution,
         item: Item,
-        waits: Vec<(M::Word, u32), MAX_WAITS>,
     ) -> Activity {
         let Surroundings { cx, record, iteration, .. } = lane;
         if self.board.is_aborted(execution) {
-            self.state = self.leave(cx, execution, ItemStatus::DONE);
+            self.leave(cx, execution, ItemStatus::DONE);
             return Activity::Busy;
         }
         // Partner of the signalling lane's accumulate: what the item before wrote.
-        if waits.iter().any(|(semaphore, at_least)| semaphore.load_acquire() < *at_least) {
-            self.state = State::Waiting { execution, item, waits };
+        if self.waits.iter().any(|(semaphore, at_least)| semaphore.load_acquire() < *at_least) {
             return Activity::Idle;
         }
         let dispatch_cycles = record.item_clock(cx);
@@ -213,13 +205,13 @@ impl<M: DeviceMemory> EngineService<M> {
     }
 
     fn finish<P: Platform<Memory = M>, const CORES: usize>(
-        &self,
+        &mut self,
         lane: &mut Surroundings<'_, P, CORES>,
         execution: Execution,
         item: Item,
         finish: &Finish,
         report: ItemReport,
-    ) -> State<M> {
+    ) {
         let Surroundings { cx, record, .. } = lane;
         record.finished(cx, finish);
         if report.status.failure().is_none()
@@ -236,17 +228,12 @@ impl<M: DeviceMemory> EngineService<M> {
             return self.end(cx, execution, cx.now_cycles());
         }
         match item.instruction.checked_add(INSTRUCTION_BYTES as u64) {
-            Some(at) => State::Fetch { execution, at, first: false },
+            Some(at) => self.state = State::Fetch { execution, at, first: false },
             None => self.fail(cx, execution, ErrorClass::OUT_OF_BOUNDS),
         }
     }
 
-    fn end<P: Platform<Memory = M>>(
-        &self,
-        cx: &Context<P>,
-        execution: Execution,
-        now_cycles: u64,
-    ) -> State<M> {
+    fn end<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: Execution, now_cycles: u64) {
         // An execution that was given up meanwhile did not end.
         if !self.board.is_aborted(execution) {
             self.notify(cx, execution, SubType::END, now_cycles);
@@ -254,28 +241,18 @@ impl<M: DeviceMemory> EngineService<M> {
         self.leave(cx, execution, ItemStatus::DONE)
     }
 
-    fn fail<P: Platform<Memory = M>>(
-        &self,
-        cx: &Context<P>,
-        execution: Execution,
-        class: ErrorClass,
-    ) -> State<M> {
+    fn fail<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: Execution, class: ErrorClass) {
         self.leave(cx, execution, ItemStatus::failed(class.0, QueueId::EXEC))
     }
 
-    fn leave<P: Platform<Memory = M>>(
-        &self,
-        cx: &Context<P>,
-        execution: Execution,
-        status: ItemStatus,
-    ) -> State<M> {
+    fn leave<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: Execution, status: ItemStatus) {
         self.board.end(execution, status);
         cx.wake_lane(LaneIndex::SEQUENCER);
-        State::Idle
+        self.state = State::Idle;
     }
 
     fn notify<P: Platform<Memory = M>>(
-        &self,
+        &mut self,
         cx: &Context<P>,
         execution: Execution,
         sub_type: SubType,

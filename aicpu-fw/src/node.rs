@@ -169,14 +169,17 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
             let idle_cycles = self.cx.platform().frequency_hz() * IDLE_SECONDS;
             match self.poll() {
                 Activity::Busy => {}
-                Activity::Idle => self.cx.platform().wait(idle_cycles),
+                Activity::Idle => self.wait(idle_cycles),
                 Activity::Until(at_cycles) => {
-                    let platform = self.cx.platform();
-                    let left_cycles = at_cycles.saturating_sub(platform.now_cycles());
-                    platform.wait(left_cycles.min(idle_cycles));
+                    let left_cycles = at_cycles.saturating_sub(self.cx.now_cycles());
+                    self.wait(left_cycles.min(idle_cycles));
                 }
             }
         }
+    }
+
+    fn wait(&self, bound_cycles: u64) {
+        self.cx.platform().wait(bound_cycles, || self.sequencers.iter().any(Sequencer::has_news));
     }
 }
 

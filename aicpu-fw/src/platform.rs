@@ -44,8 +44,9 @@ pub trait Platform: Clock {
     fn processors(&self) -> u32;
 
     /// Blocks this processor until it is woken or about `bound_cycles` have passed; may return earlier. A wake-up since the
-    /// last wait ends it at once, so none is lost between a look at memory and the wait.
-    fn wait(&self, bound_cycles: u64);
+    /// last wait ends it at once, so none is lost between a look at memory and the wait. A processor that looks for wake-ups
+    /// before it sleeps asks `has_news` meanwhile, which only looks at memory: what a wake-up is to tell is often there first.
+    fn wait(&self, bound_cycles: u64, has_news: impl Fn() -> bool);
 
     /// Ends the wait of `processor`, or its next one.
     fn wake(&self, processor: u32);

@@ -13,7 +13,7 @@ use sluice_core::dma::{Descriptor, Pair, Position, QueueRegisters, Ring, RxDesc,
 use sluice_core::exec::ErrorClass;
 use sluice_core::mem::{DeviceMemory, Fault, Memory, Word};
 use sluice_core::mmio::{Half, QueueId, TpbRegisters};
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::copy::{CopyEngine, Effects};
 
@@ -26,12 +26,24 @@ pub(crate) struct DmaQueue<M: Memory> {
 /// Descriptors of a ring that are read at once: two lines of them, whose ways into the cache overlap.
 const AHEAD: usize = 8;
 
+/// Where a run keeps the descriptors that it has read ahead. Nothing of one run is left to the next, only the room.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    tx: [TxDesc; AHEAD],
+    rx: [RxDesc; AHEAD],
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self { tx: FromZeros::new_zeroed(), rx: FromZeros::new_zeroed() }
+    }
+}
+
 /// A ring being run.
 #[derive(Clone, Copy, Debug)]
-struct HalfRun<D> {
+struct HalfRun {
     ring: Ring,
     position: Position,
-    ahead: [D; AHEAD],
     /// Of those ahead, which comes next, and how many there are.
     next: usize,
     filled: usize,
@@ -41,8 +53,8 @@ struct HalfRun<D> {
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct QueueRun {
-    tx: HalfRun<TxDesc>,
-    rx: HalfRun<RxDesc>,
+    tx: HalfRun,
+    rx: HalfRun,
     /// Pairs that may be run.
     left: u32,
 }
@@ -109,23 +121,28 @@ impl<M: DeviceMemory> DmaQueue<M> {
     }
 }
 
-impl<D: Descriptor> HalfRun<D> {
+impl HalfRun {
     fn at_head<W: Word>(registers: &QueueRegisters<W>) -> Result<Self, ErrorClass> {
         let ring = registers.ring().ok_or(ErrorClass::DMA_ABORT)?;
         let position = registers.position(ring.size);
-        Ok(Self { ring, position, ahead: [D::new_zeroed(); AHEAD], next: 0, filled: 0 })
+        Ok(Self { ring, position, next: 0, filled: 0 })
     }
 
     /// The next descriptor, of at most `left`; it has to belong to this lap.
-    fn fetch<M: DeviceMemory>(&mut self, engine: &CopyEngine<'_, M>, left: u32) -> Result<D, ErrorClass> {
+    fn fetch<M: DeviceMemory, D: Descriptor>(
+        &mut self,
+        engine: &CopyEngine<'_, M>,
+        ahead: &mut [D; AHEAD],
+        left: u32,
+    ) -> Result<D, ErrorClass> {
         if self.next == self.filled {
             let index = self.position.slot().index;
             let count = (AHEAD as u32).min(left).min(self.ring.size.descriptors() - index) as usize;
             let at = self.ring.base.offset(u64::from(index) * size_of::<D>() as u64);
-            engine.fetch(at, self.ahead[..count].as_mut_bytes())?;
+            engine.fetch(at, ahead[..count].as_mut_bytes())?;
             (self.next, self.filled) = (0, count);
         }
-        let descriptor = *self.ahead.get(self.next).ok_or(ErrorClass::DMA_ABORT)?;
+        let descriptor = *ahead.get(self.next).ok_or(ErrorClass::DMA_ABORT)?;
         let mut position = self.position;
         position.accept(descriptor.ring_id()).map_err(|_| ErrorClass::PHASE_MISMATCH)?;
         Ok(descriptor)
@@ -138,7 +155,8 @@ impl<D: Descriptor> HalfRun<D> {
 }
 
 impl QueueRun {
-    /// Runs the next pair and returns what it did and how many bytes it moved; `None` behind the last one.
+    /// Runs the next pair and returns what it did and how many bytes it moved; `None` behind the last one. `ahead` is to be
+    /// the same in all steps of the run.
     ///
     /// # Errors
     /// [`ErrorClass::PHASE_MISMATCH`] for a descriptor of another lap, else as [`CopyEngine::run`]. The run stays at the
@@ -146,9 +164,10 @@ impl QueueRun {
     pub(crate) fn step<M: DeviceMemory>(
         &mut self,
         engine: &CopyEngine<'_, M>,
+        ahead: &mut Ahead,
     ) -> Option<Result<(Effects, u32), ErrorClass>> {
         let left = self.left.checked_sub(1)?;
-        let done = self.run_next(engine);
+        let done = self.run_next(engine, ahead);
         if done.is_ok() {
             self.left = left;
         }
@@ -158,8 +177,11 @@ impl QueueRun {
     fn run_next<M: DeviceMemory>(
         &mut self,
         engine: &CopyEngine<'_, M>,
+        ahead: &mut Ahead,
     ) -> Result<(Effects, u32), ErrorClass> {
-        let pair = Pair { tx: self.tx.fetch(engine, self.left)?, rx: self.rx.fetch(engine, self.left)? };
+        let tx = self.tx.fetch(engine, &mut ahead.tx, self.left)?;
+        let rx = self.rx.fetch(engine, &mut ahead.rx, self.left)?;
+        let pair = Pair { tx, rx };
         let done = engine.run(&pair)?;
         self.tx.advance();
         self.rx.advance();

@@ -25,15 +25,14 @@
 //! execution counts as done.
 
 use heapless::Vec;
-use sluice_core::exec::{Channel, ErrorClass, ExecRequest, Notification, NotificationSender};
+use sluice_core::exec::{Channel, ErrorClass, ExecRequest, Notification, NotificationSender, REQUEST_BYTES};
 use sluice_core::mem::{DeviceMemory, Fault, Word, Words};
 use sluice_core::mmio::{Engine, EventId, QueueId, SemaphoreId, SequencerControl, TpbId, TpbRegisters};
-use zerocopy::{FromZeros, IntoBytes};
 
 use crate::board::{Execution, SequencerBoard};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
-use crate::queue::{DmaQueue, QueueRun};
+use crate::queue::{Ahead, DmaQueue, QueueRun};
 use crate::record::{Recorder, Submit};
 
 /// Pairs of the execution ring that one poll consumes at most.
@@ -75,14 +74,16 @@ enum State {
 /// One TPB's sequencer.
 pub(crate) struct Sequencer<M: DeviceMemory> {
     tpb: TpbId,
-    registers: TpbRegisters,
     control: SequencerControl<M::Word>,
     board: SequencerBoard<M>,
     errors: NotificationSender<M>,
     exec: DmaQueue<M>,
+    exec_ahead: Ahead,
     prologue: DmaQueue<M>,
+    prologue_ahead: Ahead,
     model_queues: Vec<DmaQueue<M>, { MODEL_QUEUES as usize }>,
     start_event: M::Word,
+    request: M::Words,
     semaphores: M::Words,
     submits: u32,
     state: State,
@@ -102,14 +103,16 @@ impl<M: DeviceMemory> Sequencer<M> {
         let first_semaphore = registers.semaphore(SemaphoreId::FIRST);
         Ok(Self {
             tpb,
-            registers,
             control: SequencerControl::attach(memory, registers)?,
             board: SequencerBoard::attach(memory, registers)?,
             errors: NotificationSender::attach(memory, registers, Channel::Errors)?,
             exec: DmaQueue::attach(memory, registers, QueueId::EXEC)?,
+            exec_ahead: Ahead::default(),
             prologue: DmaQueue::attach(memory, registers, QueueId::PROLOGUE)?,
+            prologue_ahead: Ahead::default(),
             model_queues,
             start_event: memory.word(registers.event(EventId::START))?,
+            request: memory.words(registers.request(), (REQUEST_BYTES / 4) as u32)?,
             semaphores: memory.words(first_semaphore, SemaphoreId::COUNT)?,
             submits: 0,
             state: State::Idle,
@@ -136,6 +139,11 @@ impl<M: DeviceMemory> Sequencer<M> {
     fn waiting(&self) -> u32 {
         let waiting = self.control.doorbell.observe().wrapping_sub(self.control.executions_done.get());
         if waiting > u32::MAX / 2 { 0 } else { waiting }
+    }
+
+    /// Whether a doorbell was rung that it would heed now.
+    pub(crate) fn has_news(&self) -> bool {
+        matches!(self.state, State::Idle) && self.waiting() > 0
     }
 
     fn poll_idle<P: Platform<Memory = M>, const CORES: usize>(
@@ -191,7 +199,10 @@ impl<M: DeviceMemory> Sequencer<M> {
     }
 
     /// Consumes pairs of the execution ring, no more than [`PAIRS_PER_POLL`].
-    fn run_batch<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Result<Batch, (QueueId, ErrorClass)> {
+    fn run_batch<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+    ) -> Result<Batch, (QueueId, ErrorClass)> {
         let mut consumed = self.control.exec_head_pairs.get();
         let posted = self.control.exec_posted_pairs.observe().wrapping_sub(consumed);
         let now = posted.min(PAIRS_PER_POLL);
@@ -207,17 +218,18 @@ impl<M: DeviceMemory> Sequencer<M> {
     }
 
     fn run_pairs<P: Platform<Memory = M>>(
-        &self,
+        &mut self,
         cx: &Context<P>,
         run: &mut QueueRun,
         consumed: &mut u32,
     ) -> Result<Batch, (QueueId, ErrorClass)> {
         let engine = CopyEngine::new(cx.memory(), cx.map()).with_queues(self.tpb, &self.model_queues);
-        while let Some(done) = run.step(&engine) {
+        while let Some(done) = run.step(&engine, &mut self.exec_ahead) {
             let (effects, _) = done.map_err(|class| (QueueId::EXEC, class))?;
             *consumed = consumed.wrapping_add(1);
             if effects.prologue {
-                self.run_prologue(&engine).map_err(|class| (QueueId::PROLOGUE, class))?;
+                run_prologue(&self.prologue, &engine, &mut self.prologue_ahead)
+                    .map_err(|class| (QueueId::PROLOGUE, class))?;
             }
             if effects.stopped == Some(self.tpb) {
                 return Ok(Batch::Stops);
@@ -229,22 +241,6 @@ impl<M: DeviceMemory> Sequencer<M> {
         Ok(Batch::Waits)
     }
 
-    fn run_prologue(&self, engine: &CopyEngine<'_, M>) -> Result<(), ErrorClass> {
-        // Nothing but this sequencer's own pairs starts more of them meanwhile.
-        let pending = self.prologue.pending();
-        if pending == 0 {
-            return Ok(());
-        }
-        let mut run = self.prologue.begin(pending)?;
-        let mut result = Ok(());
-        while let (Ok(()), Some(done)) = (result, run.step(engine)) {
-            // Only the execution ring itself starts an execution.
-            result = done.map(|_| ());
-        }
-        self.prologue.store(&run);
-        result
-    }
-
     fn start<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
@@ -253,17 +249,13 @@ impl<M: DeviceMemory> Sequencer<M> {
     ) -> Activity {
         let execution = Execution::after(self.control.executions_done.get());
         self.start_event.store_relaxed(0);
-        let mut request = ExecRequest::new_zeroed();
-        if cx.memory().read_bytes(self.registers.request(), request.as_mut_bytes()).is_err() {
-            return self.stop(cx, QueueId::EXEC, ErrorClass::OUT_OF_BOUNDS);
-        }
         if !self.semaphores.are_zero(SemaphoreId::COUNT) {
             (0..SemaphoreId::COUNT).for_each(|semaphore| self.semaphores.set(semaphore, 0));
         }
         for queue in &self.model_queues {
             queue.rearm();
         }
-        self.board.start(execution, Engine::ALL.map(|engine| request.base(engine)));
+        self.board.start(execution, Engine::ALL.map(|engine| ExecRequest::base_in(&self.request, engine)));
         cx.wake_lanes();
         let submit = Submit {
             tpb: self.tpb,
@@ -328,7 +320,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         cx.wake_lanes();
     }
 
-    fn report<P: Platform<Memory = M>>(&self, cx: &Context<P>, error: &Notification) {
+    fn report<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, error: &Notification) {
         let _ = self.errors.send(error);
         cx.note_host_news();
     }
@@ -345,4 +337,25 @@ impl<M: DeviceMemory> Sequencer<M> {
         self.state = State::Stopped { setups };
         Activity::Busy
     }
+}
+
+/// Runs what is pending in a prologue queue.
+fn run_prologue<M: DeviceMemory>(
+    prologue: &DmaQueue<M>,
+    engine: &CopyEngine<'_, M>,
+    ahead: &mut Ahead,
+) -> Result<(), ErrorClass> {
+    // Nothing but this sequencer's own pairs starts more of them meanwhile.
+    let pending = prologue.pending();
+    if pending == 0 {
+        return Ok(());
+    }
+    let mut run = prologue.begin(pending)?;
+    let mut result = Ok(());
+    while let (Ok(()), Some(done)) = (result, run.step(engine, ahead)) {
+        // Only the execution ring itself starts an execution.
+        result = done.map(|_| ());
+    }
+    prologue.store(&run);
+    result
 }

@@ -208,13 +208,13 @@ impl<M: CopyMemory> TestHost<M> {
     }
 
     /// Everything that `engine` has said since the last call.
-    pub fn statuses(&self, engine: Engine) -> Vec<Notification> {
-        drain(&self.status[engine.index()])
+    pub fn statuses(&mut self, engine: Engine) -> Vec<Notification> {
+        drain(&mut self.status[engine.index()])
     }
 
     /// Every error reported since the last call.
-    pub fn errors(&self) -> Vec<Notification> {
-        drain(&self.errors)
+    pub fn errors(&mut self) -> Vec<Notification> {
+        drain(&mut self.errors)
     }
 }
 
@@ -224,7 +224,7 @@ fn next_ids(cursor: &mut PairCursor) -> RingIds {
     ids
 }
 
-fn drain<M: CopyMemory>(queue: &NotificationReceiver<M>) -> Vec<Notification> {
+fn drain<M: CopyMemory>(queue: &mut NotificationReceiver<M>) -> Vec<Notification> {
     let (mut all, mut record) = (Vec::new(), [Notification::new_zeroed()]);
     while queue.receive(&mut record).expect("a notification queue") > 0 {
         all.extend(record);

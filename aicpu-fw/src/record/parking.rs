@@ -54,7 +54,7 @@ impl<P: Platform<Memory: DeviceMemory>> Relax for Parking<'_, P> {
         self.cx.note_host_news();
         self.cx.tell_host();
         let first_cycles = (self.frequency_hz() / FIRST_SLEEP_PER_SECOND).max(1);
-        self.cx.platform().wait(first_cycles << sleeps.min(DOUBLINGS));
+        self.cx.platform().wait(first_cycles << sleeps.min(DOUBLINGS), || false);
     }
 }
 

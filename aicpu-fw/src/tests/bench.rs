@@ -73,7 +73,7 @@ impl<'a> Platform for &Machine<'a> {
         1
     }
 
-    fn wait(&self, bound_cycles: u64) {
+    fn wait(&self, bound_cycles: u64, _has_news: impl Fn() -> bool) {
         self.cycles.set(self.cycles.get() + bound_cycles);
         self.waits.set(self.waits.get() + 1);
         if let Some(HostStore { at_wait, word, value }) = self.host_store.get()
@@ -151,6 +151,11 @@ pub(super) fn with_bench_of(
 }
 
 impl<'a> Bench<'a> {
+    /// Starts the firmware anew on the same memory: what it knows of earlier executions it knows from there.
+    pub(super) fn restart(&mut self) {
+        self.node = Node::start(self.machine, &Startup::new(), NO_DELAY).unwrap();
+    }
+
     /// A host on `tpb` with exec rings of 64 descriptors.
     pub(super) fn host(&self, tpb: u32) -> TestHost<Memory<'a>> {
         let size = RingSize::new(64).unwrap();
@@ -214,7 +219,7 @@ pub(super) fn marks(records: &[Notification]) -> Vec<(SubType, u16)> {
 }
 
 /// Everything that was kicked off has ended, and nothing failed.
-pub(super) fn assert_done(host: &TestHost<Memory<'_>>) {
+pub(super) fn assert_done(host: &mut TestHost<Memory<'_>>) {
     assert_eq!(host.errors(), []);
     assert_eq!(host.control().executions_done.observe(), host.kicked());
 }

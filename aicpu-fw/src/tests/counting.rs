@@ -26,7 +26,7 @@ fn cores_count_each_of_their_items_while_they_are_told_to() {
             host.post(&trigger);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
         };
         run();
         assert_eq!(busy.read(), Counts::default());

@@ -34,7 +34,7 @@ fn swaps_patch_cells_and_queues_and_programs_move_bytes() {
         assert_eq!(host.control().exec_head_pairs.observe(), 0, "nothing moves before the doorbell");
         host.kick();
         bench.settle();
-        assert_done(&host);
+        assert_done(&mut host);
         assert_eq!(host.read(target, 100_000), input);
         assert_eq!(host.read(cell, 8), target.0.to_le_bytes());
         for engine in Engine::ALL {
@@ -67,7 +67,7 @@ fn blocks_start_in_the_order_of_their_semaphores() {
             host.post(&batch);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             assert_eq!(host.read(cells[5], 64), bytes(9, 64), "round {round}");
         }
     });
@@ -90,7 +90,7 @@ fn rings_filled_once_serve_every_execution() {
             host.post(&trigger);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             assert_eq!(host.read(target, 64), bytes(3, 64));
         }
     });
@@ -107,7 +107,7 @@ fn exec_rings_of_different_size_go_through_their_laps() {
             host.post(&trigger);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             for engine in Engine::ALL {
                 let id = n as u16;
                 assert_eq!(marks(&host.statuses(engine)), [(SubType::START, id), (SubType::END, id)]);
@@ -129,7 +129,7 @@ fn several_executions_wait_in_the_ring_for_their_doorbells() {
         for done in 1..=3u32 {
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             let patched = targets.iter().filter(|target| host.read(**target, 1) == [0x77]).count();
             assert_eq!(patched, done as usize);
         }
@@ -150,7 +150,7 @@ fn a_doorbell_ahead_of_its_pairs_waits_for_them() {
         assert_eq!(host.control().exec_head_pairs.observe(), 2);
         host.post(late);
         bench.settle();
-        assert_done(&host);
+        assert_done(&mut host);
     });
 }
 
@@ -172,7 +172,7 @@ fn the_prologue_runs_before_the_programs() {
             host.post(&trigger);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             assert_eq!(host.read(read_back, 4), n.to_le_bytes());
         }
     });
@@ -188,7 +188,7 @@ fn opaque_programs_take_their_time_and_move_nothing() {
         host.post(&trigger);
         host.kick();
         bench.settle();
-        assert_done(&host);
+        assert_done(&mut host);
         let spans = Engine::ALL.map(|engine| {
             let [start, end] = host.statuses(engine)[..] else { panic!("two records of {engine}") };
             end.time_cycles() - start.time_cycles()
@@ -215,12 +215,12 @@ fn tpbs_run_side_by_side_and_registers_of_one_are_not_the_others() {
         }
         hosts[1].kick();
         bench.settle();
-        assert_done(&hosts[1]);
+        assert_done(&mut hosts[1]);
         assert_eq!(hosts[1].read(targets[1], 512), bytes(1, 512));
         assert_eq!(hosts[0].control().executions_done.observe(), 0);
         hosts[0].kick();
         bench.settle();
-        assert_done(&hosts[0]);
+        assert_done(&mut hosts[0]);
         assert_eq!(hosts[0].read(targets[0], 512), bytes(0, 512));
     });
 }
@@ -243,7 +243,7 @@ fn a_program_can_raise_semaphores_by_descriptors() {
             host.post(&batch);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             assert_eq!(host.read(target, 4), [8; 4]);
             let value = bench.memory.word(register).unwrap().load_acquire();
             assert_eq!(value, 2, "semaphores start at zero in every execution");
@@ -365,6 +365,7 @@ fn counters_go_round_and_every_execution_runs() {
         for word in [ControlWord::ExecHeadPairs, ControlWord::ExecutionsDone] {
             bench.memory.word(registers.control_word(word)).unwrap().store_release(u32::MAX - 50);
         }
+        bench.restart();
         let mut host = bench.host(0);
         let (first, target) = (host.kicked(), host.alloc(4));
         assert_eq!(first, u32::MAX - 50);
@@ -379,7 +380,7 @@ fn counters_go_round_and_every_execution_runs() {
             host.post(&batch);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             assert_eq!(host.read(target, 4), [1, 0, 0, 0]);
             let id = first.wrapping_add(execution) as u16;
             for engine in Engine::ALL {
@@ -407,12 +408,13 @@ fn an_execution_that_was_given_up_is_not_taken_for_one_a_round_later() {
         let done = host.registers().control_word(ControlWord::ExecutionsDone);
         for ordinal in [4, 0] {
             bench.memory.word(done).unwrap().store_release(ordinal);
+            bench.restart();
             let mut host = bench.host(0);
             let batch = host.trigger([NONE; Engine::COUNT], false);
             host.post(&batch);
             host.kick();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             let id = ordinal as u16;
             assert_eq!(marks(&host.statuses(Engine::Pe)), [(SubType::START, id), (SubType::END, id)]);
         }

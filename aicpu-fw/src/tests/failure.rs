@@ -14,7 +14,7 @@ use super::bench::{
 use crate::test_host::{TestHost, copy};
 
 /// Errors as engine, queue and class.
-fn errors(host: &TestHost<Memory<'_>>) -> Vec<(u8, u16, ErrorClass)> {
+fn errors(host: &mut TestHost<Memory<'_>>) -> Vec<(u8, u16, ErrorClass)> {
     host.errors().iter().map(|error| (error.tag(), error.custom_id(), error.error_class())).collect()
 }
 
@@ -54,7 +54,7 @@ fn failing(
         let act = host.program(&[block(4, pairs, &[], Some(9))]);
         let pool = host.program(&[block(5, 1, &[(9, 1)], None)]);
         execute(bench, &mut host, &[rings, dependent].concat(), [NONE, act, pool, NONE, NONE]);
-        seen = errors(&host);
+        seen = errors(&mut host);
         assert_eq!(host.control().executions_done.observe(), 1, "a failed execution is over");
         assert_eq!(marks(&host.statuses(Engine::Act)).len(), 1, "no end of an engine that failed");
         assert_eq!(host.read(target, 4), [0; 4], "what depends on it did not run");
@@ -64,7 +64,7 @@ fn failing(
         // The next execution is none the worse for it.
         let act = host.program(&[block(5, 1, &[], None)]);
         execute(bench, &mut host, &dependent, [NONE, act, NONE, NONE, NONE]);
-        assert_done(&host);
+        assert_done(&mut host);
         assert_eq!(host.read(target, 4), [6; 4]);
     });
     seen
@@ -145,7 +145,7 @@ fn registers_that_are_not_for_descriptors_stay_as_they_are() {
             let dve = host.program(&[block(4, 1, &[], None)]);
             let kicked = host.kicked();
             execute(bench, &mut host, &rings, [NONE, NONE, NONE, dve, NONE]);
-            assert_eq!(errors(&host), [(3, 4, ErrorClass::DMA_ABORT)], "{target}");
+            assert_eq!(errors(&mut host), [(3, 4, ErrorClass::DMA_ABORT)], "{target}");
             assert_eq!(host.control().executions_done.observe(), kicked + 1);
             assert_ne!(bench.memory.word(target).unwrap().load_acquire(), refused, "{target}");
             for engine in Engine::ALL {
@@ -158,7 +158,7 @@ fn registers_that_are_not_for_descriptors_stay_as_they_are() {
             let rings = host.rings(queue(4), &[copy(value, target, len)]);
             let dve = host.program(&[block(4, 1, &[], None)]);
             execute(bench, &mut host, &rings, [NONE, NONE, NONE, dve, NONE]);
-            assert_eq!(errors(&host), [(3, 4, ErrorClass::DMA_ABORT)]);
+            assert_eq!(errors(&mut host), [(3, 4, ErrorClass::DMA_ABORT)]);
         }
         assert_eq!(bench.memory.word(event).unwrap().load_acquire(), 0);
     });
@@ -174,7 +174,7 @@ fn blocks_that_no_queue_can_run_are_refused() {
         let mut host = bench.host(0);
         let never_set_up = host.program(&[block(7, 1, &[], None)]);
         execute(bench, &mut host, &[], [NONE, NONE, NONE, NONE, never_set_up]);
-        assert_eq!(errors(&host), [(4, 7, ErrorClass::DMA_ABORT)]);
+        assert_eq!(errors(&mut host), [(4, 7, ErrorClass::DMA_ABORT)]);
     });
 }
 
@@ -192,7 +192,7 @@ fn programs_that_cannot_be_read_are_refused() {
             (DevAddr(u64::MAX), ErrorClass::OUT_OF_BOUNDS),
         ] {
             execute(bench, &mut host, &[], [base, NONE, NONE, NONE, NONE]);
-            assert_eq!(errors(&host), [(0, 15, class)]);
+            assert_eq!(errors(&mut host), [(0, 15, class)]);
         }
         assert_eq!(host.control().executions_done.observe(), 4);
     });
@@ -209,10 +209,10 @@ fn a_bad_pair_in_the_exec_ring_stops_the_tpb_until_it_is_set_up_again() {
         host.post(&trigger);
         host.kick();
         bench.settle();
-        assert_eq!(errors(&host), [(4, 15, ErrorClass::OUT_OF_BOUNDS)]);
+        assert_eq!(errors(&mut host), [(4, 15, ErrorClass::OUT_OF_BOUNDS)]);
         host.kick();
         bench.settle();
-        assert_eq!(errors(&host), [], "it says so once");
+        assert_eq!(errors(&mut host), [], "it says so once");
         assert_eq!(host.control().exec_head_pairs.observe(), 0);
         assert_eq!(host.control().executions_done.observe(), 0);
 
@@ -223,7 +223,7 @@ fn a_bad_pair_in_the_exec_ring_stops_the_tpb_until_it_is_set_up_again() {
             again.post(&trigger);
             again.kick();
             bench.settle();
-            assert_done(&again);
+            assert_done(&mut again);
         }
     });
 }
@@ -239,8 +239,8 @@ fn the_other_tpb_runs_on() {
         whole.post(&trigger);
         whole.kick();
         bench.settle();
-        assert_done(&whole);
-        assert_eq!(errors(&broken).len(), 1);
+        assert_done(&mut whole);
+        assert_eq!(errors(&mut broken).len(), 1);
     });
 }
 

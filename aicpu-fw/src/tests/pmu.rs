@@ -111,7 +111,7 @@ fn each_item_is_recorded_with_what_its_core_counted() {
                 host.post(&trigger);
                 host.kick();
                 bench.settle();
-                assert_done(&host);
+                assert_done(&mut host);
             };
             run(bench);
             session.attach();
@@ -156,11 +156,11 @@ fn what_is_under_way_at_either_end_is_neither_recorded_nor_left_in_a_ring() {
             start(bench, &mut host);
             session.attach();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             start(bench, &mut host);
             session.boot.stop_recorders().unwrap();
             bench.settle();
-            assert_done(&host);
+            assert_done(&mut host);
             assert_eq!(session.counts(), (0, 0), "{arch}");
             let ring = host.read(session.rings, CORES as usize * RING_BYTES);
             assert!(ring.iter().all(|byte| *byte == 0), "{arch}: it is the host's again");

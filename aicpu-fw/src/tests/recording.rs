@@ -430,7 +430,7 @@ fn an_item_that_was_dispatched_before_the_recorders_came_is_not_recorded() {
         while !matches!(bench.node.poll(), Activity::Until(_)) {}
         session.attach();
         bench.settle();
-        assert_done(&host);
+        assert_done(&mut host);
         assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (0, 0));
         assert_eq!(session.counts(PoolKind::SCHED_PHASE, 0), (0, 0));
     });

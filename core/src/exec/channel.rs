@@ -16,7 +16,7 @@ use core::fmt;
 use zerocopy::IntoBytes;
 
 use super::{NOTIFICATION_BYTES, Notification};
-use crate::mem::{CopyMemory, DevAddr, Fault, Own, Peer, Word};
+use crate::mem::{CopyMemory, DevAddr, Fault, Peer, Tally, Word};
 use crate::mmio::{ControlWord, Engine, NotificationQueue, TpbRegisters};
 
 const BASE_LOW: u64 = 0;
@@ -69,8 +69,13 @@ const fn slots(bytes: u32) -> Option<u32> {
     if bytes.is_power_of_two() && slots > 0 { Some(slots) } else { None }
 }
 
+/// The slot of a free-running counter in a queue of `slots` slots, a power of two.
+const fn slot_index(slots: u32, counter: u32) -> u32 {
+    counter & (slots - 1)
+}
+
 fn slot_address(base: DevAddr, slots: u32, counter: u32) -> DevAddr {
-    base.offset(u64::from(counter % slots) * u64::from(NOTIFICATION_BYTES))
+    base.offset(u64::from(slot_index(slots, counter)) * u64::from(NOTIFICATION_BYTES))
 }
 
 /// What became of a record.
@@ -85,14 +90,14 @@ pub enum Sent {
 }
 
 /// The device's side of one queue.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct NotificationSender<M: CopyMemory> {
     memory: M,
     base: [Peer<M::Word>; 2],
     size_bytes: Peer<M::Word>,
-    tail: Own<M::Word>,
+    tail: Tally<M::Word>,
     head: Peer<M::Word>,
-    lost: Own<M::Word>,
+    lost: Tally<M::Word>,
 }
 
 impl<M: CopyMemory> NotificationSender<M> {
@@ -107,14 +112,14 @@ impl<M: CopyMemory> NotificationSender<M> {
             memory: memory.clone(),
             base: [peer(block.offset(BASE_LOW))?, peer(block.offset(BASE_HIGH))?],
             size_bytes: peer(block.offset(SIZE_BYTES))?,
-            tail: Own::new(memory.word(tpb.control_word(channel.tail()))?),
+            tail: Tally::take(memory.word(tpb.control_word(channel.tail()))?)?,
             head: peer(tpb.control_word(channel.head()))?,
-            lost: Own::new(memory.word(tpb.control_word(channel.lost()))?),
+            lost: Tally::take(memory.word(tpb.control_word(channel.lost()))?)?,
         })
     }
 
     /// Puts `record` into the queue if there is room.
-    pub fn send(&self, record: &Notification) -> Sent {
+    pub fn send(&mut self, record: &Notification) -> Sent {
         let base = DevAddr::join(self.base[0].observe(), self.base[1].observe());
         let Some(slots) = slots(self.size_bytes.observe()) else { return Sent::NoQueue };
         let tail = self.tail.get();
@@ -178,14 +183,14 @@ impl fmt::Display for ReceiveError {
 impl core::error::Error for ReceiveError {}
 
 /// The host's side of one queue.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct NotificationReceiver<M: CopyMemory> {
     memory: M,
     base: DevAddr,
     slots: u32,
     tail: Peer<M::Word>,
     lost: Peer<M::Word>,
-    head: Own<M::Word>,
+    head: Tally<M::Word>,
 }
 
 impl<M: CopyMemory> NotificationReceiver<M> {
@@ -203,13 +208,13 @@ impl<M: CopyMemory> NotificationReceiver<M> {
         let slots = slots(bytes).ok_or(ReceiveError::BadSize { bytes })?;
         let block = tpb.notification(channel.queue());
         let (low, high) = base.split();
-        let receiver = Self {
+        let mut receiver = Self {
             memory: memory.clone(),
             base,
             slots,
             tail: Peer::new(memory.word(tpb.control_word(channel.tail()))?),
             lost: Peer::new(memory.word(tpb.control_word(channel.lost()))?),
-            head: Own::new(memory.word(tpb.control_word(channel.head()))?),
+            head: Tally::take(memory.word(tpb.control_word(channel.head()))?)?,
         };
         memory.word(block.offset(BASE_LOW))?.try_store(low)?;
         memory.word(block.offset(BASE_HIGH))?.try_store(high)?;
@@ -223,7 +228,7 @@ impl<M: CopyMemory> NotificationReceiver<M> {
     ///
     /// # Errors
     /// A counter of the device that cannot be, or memory that cannot be reached; nothing is harvested then.
-    pub fn receive(&self, records: &mut [Notification]) -> Result<usize, ReceiveError> {
+    pub fn receive(&mut self, records: &mut [Notification]) -> Result<usize, ReceiveError> {
         // Partner of the device's release store: the records are whole.
         let tail = self.tail.try_observe()?;
         let head = self.head.get();
@@ -235,7 +240,7 @@ impl<M: CopyMemory> NotificationReceiver<M> {
         if count == 0 {
             return Ok(0);
         }
-        let before_wrap = count.min((self.slots - head % self.slots) as usize);
+        let before_wrap = count.min((self.slots - slot_index(self.slots, head)) as usize);
         let (first, second) = records[..count].split_at_mut(before_wrap);
         self.memory.read_bytes(slot_address(self.base, self.slots, head), first.as_mut_bytes())?;
         if !second.is_empty() {
@@ -276,19 +281,18 @@ mod tests {
         let memory = Mapped::new(Slab::over(&mut lines, WINDOW));
         let tpb = RegisterMap::new(WINDOW, 1).unwrap().tpb(TpbId::new(0).unwrap()).unwrap();
         let channel = Channel::Status(Engine::Act);
-        let sender = NotificationSender::attach(&memory, tpb, channel).unwrap();
-        assert_eq!(sender.send(&record(99)), Sent::NoQueue);
-
         let head = memory.word(tpb.control_word(ControlWord::NqHead(Engine::Act))).unwrap();
         let tail = memory.word(tpb.control_word(ControlWord::NqTail(Engine::Act))).unwrap();
         // Counters wrap during the test.
         tail.store_relaxed(u32::MAX - 4);
-        let receiver = NotificationReceiver::bring_up(&memory, tpb, channel, QUEUE, 64).unwrap();
-        let receive = |most: usize| {
+        let mut sender = NotificationSender::attach(&memory, tpb, channel).unwrap();
+        assert_eq!(sender.send(&record(99)), Sent::NoQueue);
+        let mut receiver = NotificationReceiver::bring_up(&memory, tpb, channel, QUEUE, 64).unwrap();
+        let receive = |receiver: &mut NotificationReceiver<_>, most: usize| {
             let mut records = std::vec![Notification::new_zeroed(); most];
             receiver.receive(&mut records).map(|count| records[..count].to_vec())
         };
-        assert_eq!(receive(4), Ok(std::vec![]));
+        assert_eq!(receive(&mut receiver, 4), Ok(std::vec![]));
         for round in 0..3 {
             for n in 0..4 {
                 assert_eq!(sender.send(&record(round * 4 + n)), Sent::Written);
@@ -297,20 +301,20 @@ mod tests {
             // Pieces of every size, so that some lie on both sides of the ring's end.
             let first = round + 1;
             let numbers = |range: std::ops::Range<u32>| range.map(|n| record(round * 4 + n)).collect();
-            assert_eq!(receive(0), Ok(std::vec![]));
-            assert_eq!(receive(first as usize), Ok(numbers(0..first)));
-            assert_eq!(receive(9), Ok(numbers(first..4)));
-            assert_eq!(receive(1), Ok(std::vec![]));
+            assert_eq!(receive(&mut receiver, 0), Ok(std::vec![]));
+            assert_eq!(receive(&mut receiver, first as usize), Ok(numbers(0..first)));
+            assert_eq!(receive(&mut receiver, 9), Ok(numbers(first..4)));
+            assert_eq!(receive(&mut receiver, 1), Ok(std::vec![]));
             // The next round begins elsewhere in the ring.
             assert_eq!(sender.send(&record(0)), Sent::Written);
-            assert_eq!(receive(1), Ok(std::vec![record(0)]));
+            assert_eq!(receive(&mut receiver, 1), Ok(std::vec![record(0)]));
         }
         assert_eq!(receiver.lost(), Ok(3));
 
         let claimed = head.load_relaxed().wrapping_add(5);
         tail.store_relaxed(claimed);
         let corrupt = ReceiveError::Corrupt { tail: claimed, head: head.load_relaxed(), slots: 4 };
-        assert_eq!(receive(1), Err(corrupt));
+        assert_eq!(receive(&mut receiver, 1), Err(corrupt));
     }
 
     #[test]

@@ -11,10 +11,12 @@
 //!
 //! Little-endian (KBL facts, hardware execution queue).
 
+use core::mem::offset_of;
+
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::mem::DevAddr;
+use crate::mem::{DevAddr, Words};
 use crate::mmio::Engine;
 
 /// The 52 bytes that describe one execution.
@@ -35,7 +37,6 @@ pub const REQUEST_BYTES: u64 = 0x38;
 pub const INCREMENT_OFFSET_BYTES: u64 = 0x34;
 
 const _: () = {
-    use core::mem::offset_of;
     assert!(size_of::<ExecRequest>() as u64 == INCREMENT_OFFSET_BYTES);
     assert!(offset_of!(ExecRequest, base_low) == 0x04 && offset_of!(ExecRequest, base_high) == 0x18);
     assert!(offset_of!(ExecRequest, reload_seq_config) == 0x2C);
@@ -70,6 +71,13 @@ impl ExecRequest {
         DevAddr::join(self.base_low[engine.index()].get(), self.base_high[engine.index()].get())
     }
 
+    /// The same out of the control page, whose words from the request on are `page`. Word by word: what was copied there a
+    /// moment ago is at hand in words, and not yet as a whole.
+    pub fn base_in<W: Words>(page: &W, engine: Engine) -> DevAddr {
+        let word = |first: usize| page.get((first / size_of::<u32>() + engine.index()) as u32);
+        DevAddr::join(word(offset_of!(Self, base_low)), word(offset_of!(Self, base_high)))
+    }
+
     /// The flags.
     pub fn flags(&self) -> RequestFlags {
         RequestFlags {
@@ -83,6 +91,7 @@ impl ExecRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::{CopyMemory, Line, Mapped, Memory, Slab};
 
     #[test]
     fn bases_are_split_by_half_not_by_engine() {
@@ -93,5 +102,11 @@ mod tests {
         assert_eq!(words, [0, 17, 18, 19, 20, 21, 1, 2, 3, 4, 5, 0, 1]);
         assert_eq!(Engine::ALL.map(|engine| request.base(engine)), bases);
         assert_eq!(request.flags(), flags);
+        let at = DevAddr(0x1000);
+        let mut lines = [Line::ZERO];
+        let memory = Mapped::new(Slab::over(&mut lines, at));
+        memory.write_bytes(at, request.as_bytes()).unwrap();
+        let page = memory.words(at, 14).unwrap();
+        assert_eq!(Engine::ALL.map(|engine| ExecRequest::base_in(&page, engine)), bases);
     }
 }

@@ -3,6 +3,7 @@
 //! | cell | this side | other side | order |
 //! |---|---|---|---|
 //! | [`Own`] | stores, reads back its own value | loads | release store ↔ the other side's acquire load |
+//! | [`Tally`] | stores, keeps its value at hand | loads | as [`Own`] |
 //! | [`Peer`] | loads | stores | acquire load ↔ the other side's release store |
 //! | [`Raise`] | stores 1 if it reads 0 | stores 0 | release; the level is re-raised, so a lost store costs one look |
 //! | [`Consume`] | stores 0 | stores 1 | as above, from the host's side |
@@ -46,6 +47,44 @@ impl<W: Word> Own<W> {
     /// Reads back what this side, or an earlier holder of its role, left in the word.
     pub fn recover(&self) -> Result<u32, Fault> {
         self.0.try_load()
+    }
+}
+
+/// A word that only this side stores, with its value at hand. Where the other side polls, loading one's own word back would
+/// fetch its line from there each time.
+#[derive(Debug)]
+pub struct Tally<W> {
+    word: Own<W>,
+    value: u32,
+}
+
+impl<W: Word> Tally<W> {
+    /// Takes `word` as this side's own, with what is in it: an earlier holder of the role may have left something.
+    ///
+    /// # Errors
+    /// [`Fault`] when it can't be read.
+    pub fn take(word: W) -> Result<Self, Fault> {
+        let word = Own::new(word);
+        let value = word.recover()?;
+        Ok(Self { word, value })
+    }
+
+    /// The value this side stored last.
+    pub fn get(&self) -> u32 {
+        self.value
+    }
+
+    /// Stores after everything before it; partner of [`Peer::observe`].
+    pub fn publish(&mut self, value: u32) {
+        self.word.publish(value);
+        self.value = value;
+    }
+
+    /// [`publish`](Tally::publish) over a transport that can fail. The value stays as it was then.
+    pub fn try_publish(&mut self, value: u32) -> Result<(), Fault> {
+        self.word.try_publish(value)?;
+        self.value = value;
+        Ok(())
     }
 }
 

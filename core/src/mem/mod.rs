@@ -24,7 +24,7 @@ mod volatile;
 
 use core::fmt;
 
-pub use cell::{Consume, LongOwn, LongPeer, Own, OwnCount, Peer, Raise};
+pub use cell::{Consume, LongOwn, LongPeer, Own, OwnCount, Peer, Raise, Tally};
 pub use mapped::{AtomicWord, AtomicWords, Backing, Lent, Line, Mapped, RawWindow, Slab};
 pub use time::{Backoff, Clock, Deadline, Relax, SpinHint};
 pub use volatile::{Volatile, VolatileWord, VolatileWords, barrier, store_barrier};

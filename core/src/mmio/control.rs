@@ -19,7 +19,7 @@
 //! | `nq_lost[engine]` | lane that owns the engine → host | release → acquire | status records that found their queue full |
 //! | request | execution ring → sequencer | by the ring's order | what to run |
 
-use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Word};
+use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Tally, Word};
 
 use super::map::{Engine, TpbRegisters};
 
@@ -98,6 +98,10 @@ impl TpbRegisters {
 
 fn own<M: Memory>(memory: &M, tpb: TpbRegisters, word: ControlWord) -> Result<Own<M::Word>, Fault> {
     Ok(Own::new(memory.word(tpb.control_word(word))?))
+}
+
+fn tally<M: Memory>(memory: &M, tpb: TpbRegisters, word: ControlWord) -> Result<Tally<M::Word>, Fault> {
+    Tally::take(memory.word(tpb.control_word(word))?)
 }
 
 fn peer<M: Memory>(memory: &M, tpb: TpbRegisters, word: ControlWord) -> Result<Peer<M::Word>, Fault> {
@@ -181,7 +185,7 @@ pub struct TakenOver {
 }
 
 /// The sequencer's view of its control page.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SequencerControl<W> {
     /// Pairs committed to the execution ring.
     pub exec_posted_pairs: Peer<W>,
@@ -194,9 +198,9 @@ pub struct SequencerControl<W> {
     /// Count of an execution to cut short.
     pub given_up: Peer<W>,
     /// Pairs consumed.
-    pub exec_head_pairs: Own<W>,
+    pub exec_head_pairs: Tally<W>,
     /// Executions finished.
-    pub executions_done: Own<W>,
+    pub executions_done: Tally<W>,
 }
 
 impl<W: Word> SequencerControl<W> {
@@ -211,8 +215,8 @@ impl<W: Word> SequencerControl<W> {
             stop: peer(memory, tpb, ControlWord::Stop)?,
             setups: peer(memory, tpb, ControlWord::Setups)?,
             given_up: peer(memory, tpb, ControlWord::GivenUp)?,
-            exec_head_pairs: own(memory, tpb, ControlWord::ExecHeadPairs)?,
-            executions_done: own(memory, tpb, ControlWord::ExecutionsDone)?,
+            exec_head_pairs: tally(memory, tpb, ControlWord::ExecHeadPairs)?,
+            executions_done: tally(memory, tpb, ControlWord::ExecutionsDone)?,
         })
     }
 }

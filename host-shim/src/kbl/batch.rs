@@ -19,11 +19,13 @@
 //! | 0x34 | 4 | increment word: what the collectives ask for, 0 without |
 //! | 0x38 | 4 | sequence word: low half of the ticket |
 
-use sluice_core::dma::{Barrier, ChunkLen, CopySpec, Descriptor, Pair, PairSlots, RingIds, Slots};
+use sluice_core::dma::{
+    Barrier, ChunkLen, CopySpec, Descriptor, Pair, PairSlots, RingIds, RxDesc, Slots, TxDesc,
+};
 use sluice_core::exec::{ExecRequest, INCREMENT_OFFSET_BYTES, REQUEST_BYTES};
 use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, TpbRegisters};
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::device::Device;
 
@@ -108,46 +110,52 @@ const REQUEST_LEN: ChunkLen = match ChunkLen::new(REQUEST_BYTES) {
     Err(_) => panic!("a request is 1 to 65,536 bytes"),
 };
 
+/// Pairs that are written at once.
+const PIECE: usize = 32;
+
 /// Writes pairs to the slots that were handed out for them in both halves of a ring, stamped with the laps of their slots.
 /// Pairs beyond the slots are not looked at.
 pub(super) fn place_all<D: Device>(
     device: &D,
     [tx, rx]: [DevAddr; 2],
     slots: &PairSlots,
-    pairs: impl Iterator<Item = Pair> + Clone,
+    pairs: impl Iterator<Item = Pair>,
 ) -> Result<(), Fault> {
-    place(device, tx, &slots.tx, pairs.clone().map(|pair| pair.tx))?;
-    place(device, rx, &slots.rx, pairs.map(|pair| pair.rx))
+    let (mut tx_piece, mut rx_piece) = ([TxDesc::new_zeroed(); PIECE], [RxDesc::new_zeroed(); PIECE]);
+    let (mut slots, mut pairs) = (*slots, pairs);
+    loop {
+        // Both halves are made before either is written: what is made behind writes that wait for their lines waits too.
+        let from = slots;
+        let places = tx_piece.iter_mut().zip(&mut rx_piece);
+        let mut filled = 0;
+        for (((tx, rx), (tx_slot, rx_slot)), pair) in places.zip(&mut slots).zip(&mut pairs) {
+            (*tx, *rx) = (pair.tx, pair.rx);
+            tx.stamp(tx_slot.ring_id);
+            rx.stamp(rx_slot.ring_id);
+            filled += 1;
+        }
+        write(device, tx, &from.tx, &tx_piece[..filled])?;
+        write(device, rx, &from.rx, &rx_piece[..filled])?;
+        if filled < PIECE {
+            return Ok(());
+        }
+    }
 }
 
-/// Descriptors that are written at once.
-const PIECE: usize = 32;
-
-fn place<D: Device, T: Descriptor>(
+/// Writes descriptors to the first of `slots`.
+fn write<D: Device, T: Descriptor>(
     device: &D,
     ring: DevAddr,
     slots: &Slots,
-    mut descriptors: impl Iterator<Item = T>,
+    mut descriptors: &[T],
 ) -> Result<(), Fault> {
-    let mut piece = [T::new_zeroed(); PIECE];
     for run in slots.runs() {
-        let mut at = ring.offset(u64::from(run.index) * size_of::<T>() as u64);
-        let mut left = run.count as usize;
-        while left > 0 {
-            let mut filled = 0;
-            for (place, mut descriptor) in piece.iter_mut().zip(descriptors.by_ref().take(left)) {
-                descriptor.stamp(run.ring_id);
-                *place = descriptor;
-                filled += 1;
-            }
-            if filled == 0 {
-                return Ok(());
-            }
-            let bytes = piece[..filled].as_bytes();
-            device.write(at, bytes)?;
-            at = at.offset(bytes.len() as u64);
-            left -= filled;
+        let (now, rest) = descriptors.split_at(descriptors.len().min(run.count as usize));
+        if now.is_empty() {
+            break;
         }
+        device.write(ring.offset(u64::from(run.index) * size_of::<T>() as u64), now.as_bytes())?;
+        descriptors = rest;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use super::harvest::Pending;
 use super::line::OutcomeCell;
 use super::outcome::{ExecFault, Outcome};
 use super::phases::Phase;
-use super::shared::{LONGEST_SLEEP, Shared};
+use super::shared::{DoneMark, LONGEST_SLEEP, Shared};
 use super::stage::DeviceError;
 use super::stream::{EngineState, Received};
 use crate::device::Device;
@@ -40,6 +40,8 @@ pub struct Running<D: Device> {
     outcome: OutcomeCell,
     /// The device's progress before it was kicked off.
     seen: u32,
+    /// Where the device counts it, if it started then.
+    mark: Option<DoneMark>,
     unit: Arc<Shared<D>>,
 }
 
@@ -166,28 +168,27 @@ impl<D: Device> Staged<D> {
     pub fn kickoff(mut self) -> Result<Running<D>, KickoffError> {
         let kicked_off = self.unit.as_deref().map(|unit| self.kick_off(unit)).transpose()?;
         // From here on a drop has nothing to take out.
-        let (Some(seen), Some(unit)) = (kicked_off, self.unit.take()) else {
+        let (Some((seen, mark)), Some(unit)) = (kicked_off, self.unit.take()) else {
             unreachable!("kicked off twice")
         };
         let (ticket, outcome) = (self.ticket, Arc::clone(&self.outcome));
-        let running = Running { ticket, timeout: self.timeout, outcome, seen, unit };
+        let running = Running { ticket, timeout: self.timeout, outcome, seen, mark, unit };
         match running.not_started() {
             Some(error) => Err(error),
             None => Ok(running),
         }
     }
 
-    /// Lets it start, and returns the device's progress before that. When this fails or panics, a drop takes out what has not
+    /// Lets it start, and returns the device's progress before that and where its end is counted. When this fails or panics, a drop takes out what has not
     /// been kicked off by then.
-    fn kick_off(&self, unit: &Shared<D>) -> Result<u32, KickoffError> {
+    fn kick_off(&self, unit: &Shared<D>) -> Result<(u32, Option<DoneMark>), KickoffError> {
         let failed = |(tpb, fault)| KickoffError { ticket: self.ticket, tpb, fault };
         unit.check_process().map_err(|forked| failed((TpbId::FIRST, ExecFault::Forked(forked))))?;
         let span = unit.phases.start(&*unit.device, Phase::Kickoff);
         let seen = unit.device.progress();
         let kicked_off = unit.line().kick_off(&unit.device, self.ticket);
         span.end(Some(self.ticket.0));
-        kicked_off.map_err(failed)?;
-        Ok(seen)
+        Ok((seen, kicked_off.map_err(failed)?))
     }
 }
 
@@ -245,6 +246,12 @@ impl<D: Device> Running<D> {
         judged(outcome).map(Some)
     }
 
+    /// Where the device counts it, if it had started when it was kicked off.
+    #[cfg(test)]
+    pub(super) fn mark(&self) -> Option<DoneMark> {
+        self.mark
+    }
+
     /// Its outcome, if it has ended. Does not block.
     ///
     /// # Errors
@@ -259,8 +266,10 @@ impl<D: Device> Running<D> {
         let mut looks = self.unit.patience.begin();
         let (mut seen, mut since, mut behind) = (self.seen, None, true);
         loop {
-            // A harvest reads what the device is writing; until there is news one word is enough to look at.
-            while looks.another() && device.progress() == seen {}
+            // A harvest reads what the device is writing; until there is news two words are enough to look at. The device
+            // counts an execution before it says that there is news.
+            let is_counted = || self.mark.is_some_and(|mark| self.unit.has_counted(mark));
+            while looks.another() && !is_counted() && device.progress() == seen {}
             // Before memory is looked at, so that progress made meanwhile ends the sleep below at once.
             seen = device.progress();
             let pending = {

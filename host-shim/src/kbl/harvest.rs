@@ -224,7 +224,7 @@ fn drain_status<M: CopyMemory>(
         // All queues are read before the first record is looked at, so that the waits for their memory overlap.
         let mut swept = [[Notification::new_zeroed(); SWEEP]; Engine::COUNT];
         let mut counts = [0; Engine::COUNT];
-        for ((queue, records), count) in tpb.status.iter().zip(&mut swept).zip(&mut counts) {
+        for ((queue, records), count) in tpb.status.iter_mut().zip(&mut swept).zip(&mut counts) {
             *count = received(queue.receive(records))?;
         }
         for ((engine, records), count) in Engine::ALL.into_iter().zip(&swept).zip(counts) {

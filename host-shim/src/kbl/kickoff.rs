@@ -10,6 +10,7 @@ use super::batch;
 use super::line::{Job, Line, Part, State};
 use super::outcome::ExecFault;
 use super::registry::ModelHandle;
+use super::shared::DoneMark;
 use super::stage::withdraw_proxy;
 use super::tpb::{NotRung, Tpb};
 use crate::device::Device;
@@ -41,11 +42,15 @@ impl Part {
 }
 
 impl<D: Device> Line<D> {
-    /// Lets a staged execution start as soon as those before it have.
+    /// Lets a staged execution start as soon as those before it have. Returns where the device counts it, if it has started.
     ///
     /// # Errors
     /// The first TPB on which it was not started and why, if it runs on others.
-    pub(super) fn kick_off(&mut self, device: &D, ticket: Ticket) -> Result<(), (TpbId, ExecFault)> {
+    pub(super) fn kick_off(
+        &mut self,
+        device: &D,
+        ticket: Ticket,
+    ) -> Result<Option<DoneMark>, (TpbId, ExecFault)> {
         let kicked_off = self.change(|line| {
             if let Some(entry) = line.entry(ticket) {
                 entry.state = State::Ready;
@@ -53,7 +58,7 @@ impl<D: Device> Line<D> {
             line.start_ready(device);
         });
         kicked_off.map_err(|half_done| (TpbId::FIRST, ExecFault::HalfDone(half_done)))?;
-        let Some(index) = self.index(ticket) else { return Ok(()) };
+        let Some(index) = self.index(ticket) else { return Ok(None) };
         let entry = &self.entries[index];
         let parts = self.tpbs.iter().skip(entry.first).zip(&entry.parts);
         for (tpb, part) in parts.filter(|(_, part)| part.ordinal.is_none()) {
@@ -61,7 +66,7 @@ impl<D: Device> Line<D> {
                 return Err((tpb.id(), *fault));
             }
         }
-        Ok(())
+        Ok(entry.done_mark())
     }
 
     /// Starts every execution that is Ready and has nothing before it that is still Staged.

@@ -23,6 +23,7 @@ use super::model::Model;
 use super::outcome::{EngineTimes, ExecFault, Outcome};
 use super::registry::{Held, ModelHandle};
 use super::set::Snapshot;
+use super::shared::DoneMark;
 use super::stage::{DeviceError, withdraw_proxy};
 use super::tpb::{Halt, Mark, Tpb};
 use crate::device::Device;
@@ -142,6 +143,12 @@ impl Entry {
     pub(super) fn new(state: State, parts: Vec<Part>, job: Option<Job>) -> Self {
         let first = job.as_ref().map_or(0, |job| job.model.first_place());
         Self { state, first, parts, outcome: OutcomeCell::default(), first_since: None, given_up: false, job }
+    }
+
+    /// Where the device counts it, once it is started.
+    pub(super) fn done_mark(&self) -> Option<DoneMark> {
+        let ordinal = self.parts.last()?.ordinal?;
+        Some(DoneMark { place: self.first + self.parts.len() - 1, count: ordinal.wrapping_add(1) })
     }
 
     /// Its part on the TPB at `place`, if it runs there.

@@ -230,7 +230,7 @@ impl MockTpb {
 
     /// Takes every pair that is posted off the exec ring, checks its phase, and returns the copies it asks for.
     pub(super) fn consume(&self) -> Vec<CopySpec> {
-        let control = self.control();
+        let mut control = self.control();
         let (mut consumed, posted) = (control.exec_head_pairs.get(), control.exec_posted_pairs.observe());
         let mut copies = Vec::new();
         while consumed != posted {
@@ -263,7 +263,7 @@ impl MockTpb {
     }
 
     pub(super) fn notify(&self, engine: Engine, ordinal: u32, sub_type: SubType) {
-        let sender =
+        let mut sender =
             NotificationSender::attach(&self.device.memory.plain, self.registers, Channel::Status(engine))
                 .unwrap();
         sender.send(&Notification::status(engine, ordinal, sub_type, self.device.now_cycles()));
@@ -280,7 +280,7 @@ impl MockTpb {
     }
 
     fn send_error(&self, error: &Notification) {
-        let sender =
+        let mut sender =
             NotificationSender::attach(&self.device.memory.plain, self.registers, Channel::Errors).unwrap();
         sender.send(error);
         self.device.note_progress();

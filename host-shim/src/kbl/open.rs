@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sluice_core::dma::RingSize;
 use sluice_core::exec::NrtStatus;
-use sluice_core::mem::Clock;
-use sluice_core::mmio::{OutsideWindow, TpbId};
+use sluice_core::mem::{Clock, Memory, Peer};
+use sluice_core::mmio::{ControlWord, OutsideWindow, TpbId};
 
 use super::batch::MAX_BATCH_PAIRS;
 use super::collective::{Collectives, LoopBack};
@@ -153,7 +153,7 @@ impl<D: Device> Unit<D> {
             return Err(OpenError::OtherHeap);
         }
         let registers = device.map().registers;
-        let (mut at, mut tpbs) = (Vec::new(), Vec::new());
+        let (mut at, mut tpbs, mut done) = (Vec::new(), Vec::new(), Vec::new());
         for tpb in 0..registers.tpbs() {
             let tpb = TpbId::new(tpb)?;
             at.push((tpb, registers.tpb(tpb)?));
@@ -161,9 +161,11 @@ impl<D: Device> Unit<D> {
         let phases = PhaseLog::new(options.phase_log, device.frequency_hz());
         let opaque_cycles = cycles(&*device, options.opaque_engine_time);
         for &(id, registers) in &at {
-            let tpb = Tpb::bring_up(&*device, &heap, id, registers, sizes);
-            let tpb = tpb.map_err(|error| OpenError::BringUp { tpb: id, error })?;
+            let refused = |error| OpenError::BringUp { tpb: id, error };
+            let tpb = Tpb::bring_up(&*device, &heap, id, registers, sizes).map_err(refused)?;
             tpb.control().set_opaque_engine_cycles(opaque_cycles);
+            let counted = device.memory().word(registers.control_word(ControlWord::ExecutionsDone));
+            done.push(Peer::new(counted.map_err(|fault| refused(fault.into()))?));
             tpbs.push(tpb);
         }
         Ok(Self {
@@ -172,6 +174,7 @@ impl<D: Device> Unit<D> {
                 device,
                 heap,
                 at,
+                done,
                 options,
                 batch_limit: usable,
                 collectives,

@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_core::exec::Ticket;
+use sluice_core::mem::{Memory, Peer};
 use sluice_core::mmio::{TpbId, TpbRegisters};
 
 use super::collective::{self, Collectives};
@@ -34,6 +35,8 @@ pub(super) struct Shared<D: Device> {
     pub(super) device: Arc<D>,
     pub(super) heap: Heap,
     pub(super) at: Vec<(TpbId, TpbRegisters)>,
+    /// Counts of finished executions, one per TPB, for whoever waits without the line.
+    pub(super) done: Vec<Peer<<D::Mem as Memory>::Word>>,
     pub(super) options: UnitOptions,
     pub(super) batch_limit: u32,
     pub(super) collectives: Arc<dyn Collectives>,
@@ -79,7 +82,23 @@ impl Abandoned {
 /// A sleeping waiter looks at memory this often even if the device announces nothing.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
+/// Where the device counts an execution once it has finished it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct DoneMark {
+    /// Place of its last TPB.
+    pub(super) place: usize,
+    /// That TPB's count then.
+    pub(super) count: u32,
+}
+
 impl<D: Device> Shared<D> {
+    /// Whether the device has counted the execution of `mark`. A harvest says how it ended.
+    pub(super) fn has_counted(&self, mark: DoneMark) -> bool {
+        let done = self.done.get(mark.place).and_then(|done| done.try_observe().ok());
+        // Executions in flight are few, so half the range tells before from after.
+        done.is_some_and(|done| done.wrapping_sub(mark.count) as i32 >= 0)
+    }
+
     /// Makes sure that this is the process that opened the unit. Comes before every lock.
     pub(super) fn check_process(&self) -> Result<(), Forked> {
         self.process.check()

@@ -164,17 +164,6 @@ impl<D: Device> Line<D> {
         let ticket = self.tickets.tail();
         // Before anything changes, for the hook is the runtime's and may panic.
         let increment = enqueue_proxy(&model, ticket)?;
-        let committed = self.change(|line| {
-            line.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
-            line.commit(device, ticket, &model, built, &reserved).map_err(|fault| {
-                line.undo(ticket, first..first + reserved.len());
-                DeviceError::from(fault).into()
-            })
-        });
-        if let Err(error) = committed.unwrap_or_else(|half_done| Err(DeviceError::from(half_done).into())) {
-            withdraw_proxy(&model, ticket);
-            return Err(error);
-        }
         let job = Job {
             handle: built.model,
             model,
@@ -184,7 +173,23 @@ impl<D: Device> Line<D> {
         };
         let entry = Entry::new(State::Staged, reserved, Some(job));
         let outcome = Arc::clone(&entry.outcome);
-        self.entries.push_back(entry);
+        let mut entry = Some(entry);
+        // The rings come last: whatever counts a reference behind these writes would wait for them.
+        let committed = self.change(|line| {
+            line.tickets.issue().map_err(|QueueFull { capacity }| full(capacity))?;
+            line.entries.extend(entry.take());
+            line.commit(device, ticket, built).map_err(|fault| {
+                entry = line.entries.pop_back();
+                line.undo(ticket, first..first + built.data.tpbs.len());
+                DeviceError::from(fault).into()
+            })
+        });
+        if let Err(error) = committed.unwrap_or_else(|half_done| Err(DeviceError::from(half_done).into())) {
+            if let Some(job) = entry.and_then(|entry| entry.job) {
+                withdraw_proxy(&job.model, ticket);
+            }
+            return Err(error);
+        }
         Ok((ticket, outcome))
     }
 
@@ -212,17 +217,11 @@ impl<D: Device> Line<D> {
         let _ = self.tickets.revoke(ticket);
     }
 
-    fn commit(
-        &mut self,
-        device: &D,
-        ticket: Ticket,
-        model: &Model,
-        built: &Built,
-        reserved: &[Part],
-    ) -> Result<(), Fault> {
-        let builds = model.images().iter().zip(&built.data.tpbs);
-        let first = model.first_place();
-        for ((tpb, part), ((_, image), build)) in self.tpbs.iter().skip(first).zip(reserved).zip(builds) {
+    /// Writes the pairs of the last entry, which has `ticket`, and publishes them.
+    fn commit(&mut self, device: &D, ticket: Ticket, built: &Built) -> Result<(), Fault> {
+        let Some(Entry { first, parts, job: Some(job), .. }) = self.entries.back() else { return Ok(()) };
+        let builds = job.model.images().iter().zip(&built.data.tpbs);
+        for ((tpb, part), ((_, image), build)) in self.tpbs.iter().skip(*first).zip(parts).zip(builds) {
             let prologue = Prologue {
                 registers: tpb.registers(),
                 slot: tpb.slot(ticket),
@@ -233,7 +232,7 @@ impl<D: Device> Line<D> {
             let pairs = build.swaps().chain(prologue);
             batch::place_all(device, [tpb.exec(Half::Tx), tpb.exec(Half::Rx)], &part.slots, pairs)?;
         }
-        for (tpb, part) in self.tpbs.iter_mut().skip(first).zip(reserved) {
+        for (tpb, part) in self.tpbs.iter_mut().skip(*first).zip(parts) {
             tpb.commit(&part.after)?;
         }
         Ok(())

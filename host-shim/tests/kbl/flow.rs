@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluice_core::dma::QueueRegisters;
 use sluice_core::exec::{NrtStatus, Ticket};
 use sluice_core::fmap::Direction;
-use sluice_core::mmio::{ControlWord, Engine, Half, QueueId, TpbId};
+use sluice_core::mmio::{Engine, Half, QueueId, TpbId};
 use sluice_host::device::Device;
 use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::kbl::{Built, LoadOptions, TensorSet, Unit, UnitOptions, WaitError};
@@ -26,13 +26,8 @@ pub(crate) fn check_gather(bench: &Bench, outputs: &TensorSet, a: &[u8], b: &[u8
 
 #[test]
 fn counters_of_the_device_go_round_and_every_byte_arrives() {
-    let device = Arc::new(SimDevice::start(SimConfig::default()).unwrap());
-    for tpb in (0..device.map().registers.tpbs()).map(|tpb| TpbId::new(tpb).unwrap()) {
-        let registers = device.map().registers.tpb(tpb).unwrap();
-        for (word, before) in [(ControlWord::ExecHeadPairs, 500), (ControlWord::ExecutionsDone, 50)] {
-            device.write(registers.control_word(word), &(u32::MAX - before).to_le_bytes()).unwrap();
-        }
-    }
+    let config = SimConfig { counters_from: u32::MAX - 50, ..SimConfig::default() };
+    let device = Arc::new(SimDevice::start(config).unwrap());
     let bench = Bench::on(device, UnitOptions { exec_ring: 64, ..UnitOptions::default() });
     let model = bench.load(&builtin("gather"));
     let (inputs, outputs) = (bench.tensors(model, Direction::Input), bench.tensors(model, Direction::Output));

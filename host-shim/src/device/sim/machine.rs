@@ -127,12 +127,12 @@ impl Platform for Processor {
         self.machine.processors()
     }
 
-    fn wait(&self, bound_cycles: u64) {
+    fn wait(&self, bound_cycles: u64, has_news: impl Fn() -> bool) {
         let bound = Duration::from_nanos(bound_cycles.saturating_mul(self.machine.cycle_ns));
         if !self.machine.is_closing()
             && let Some(parker) = self.machine.parkers.get(self.id as usize)
         {
-            parker.wait(bound);
+            parker.wait(bound, has_news);
         }
     }
 

@@ -27,8 +27,8 @@ pub use sluice_aicpu_fw::AgentDelays;
 use sluice_aicpu_fw::{Node, Place, StartError, Startup};
 use sluice_core::exec::{BOOT_BYTES, BootError, BootShape, CoreIndex, DeviceMap, DeviceRange, LaneIndex};
 pub use sluice_core::layout::ArchId;
-use sluice_core::mem::{Clock, DevAddr};
-use sluice_core::mmio::{Engine, RegisterMap, TpbId};
+use sluice_core::mem::{Clock, DevAddr, DeviceMemory};
+use sluice_core::mmio::{ControlWord, Engine, RegisterMap, TpbId};
 
 pub use memory::{Mapping, SimMemory};
 
@@ -64,6 +64,8 @@ pub struct SimConfig {
     pub ram_bytes: u64,
     /// Extra time that agents take.
     pub delays: AgentDelays,
+    /// What the free-running counters of its TPBs start from, as after so many executions. They go round at 2^32.
+    pub counters_from: u32,
 }
 
 impl Default for SimConfig {
@@ -75,6 +77,7 @@ impl Default for SimConfig {
             lanes: 2,
             ram_bytes: 64 << 30,
             delays: AgentDelays::default(),
+            counters_from: 0,
         }
     }
 }
@@ -129,7 +132,7 @@ impl SimDevice {
     /// # Errors
     /// [`SimError`] when the system refuses memory or threads, or the configuration is none.
     pub fn start(config: SimConfig) -> Result<Self, SimError> {
-        let SimConfig { arch, target, tpbs, lanes, ram_bytes, delays } = config;
+        let SimConfig { arch, target, tpbs, lanes, ram_bytes, delays, counters_from } = config;
         let shape = BootShape { arch, tpbs, lanes }.check()?;
         let refused = |source| SimError::Map { bytes: ram_bytes, source };
         if ram_bytes > MOST_RAM_BYTES {
@@ -142,6 +145,13 @@ impl SimDevice {
         let bytes = ram.bytes + registers.bytes() + BOOT_BYTES.next_multiple_of(PAGE_BYTES);
         let memory = memory::map(BASE, bytes).map_err(refused)?;
         shape.write(&memory, boot)?;
+        let counters = [ControlWord::ExecHeadPairs, ControlWord::ExecutionsDone, ControlWord::ErrNqTail];
+        let counters = counters.into_iter().chain(Engine::ALL.map(ControlWord::NqTail));
+        for registers in (0..tpbs).filter_map(|tpb| registers.tpb(TpbId::new(tpb).ok()?).ok()) {
+            for word in counters.clone() {
+                memory.publish(registers.control_word(word), counters_from).map_err(BootError::Fault)?;
+            }
+        }
 
         let processors = lanes + tpbs * Engine::COUNT as u32;
         let mut device = Self {

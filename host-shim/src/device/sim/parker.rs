@@ -43,11 +43,12 @@ pub(super) struct Parker {
 
 impl Parker {
     /// Blocks the calling thread until it was woken since its last wait, or `bound` has passed. Always called by the same
-    /// thread.
-    pub(super) fn wait(&self, bound: Duration) {
+    /// thread. As long as it looks, `has_news` ends the wait as well: the wake-up, which comes behind the news, is then taken
+    /// by the next wait.
+    pub(super) fn wait(&self, bound: Duration, has_news: impl Fn() -> bool) {
         let mut looks = self.patience.begin();
         while looks.another() {
-            if self.take() {
+            if has_news() || self.take() {
                 self.patience.learn(looks);
                 return;
             }

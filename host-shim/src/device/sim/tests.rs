@@ -44,7 +44,7 @@ fn wait_until(device: &SimDevice, what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn wait_done(device: &SimDevice, host: &TestHost<SimMemory>) {
+fn wait_done(device: &SimDevice, host: &mut TestHost<SimMemory>) {
     wait_until(device, "the end of an execution", || {
         host.control().executions_done.observe() == host.kicked()
     });
@@ -116,7 +116,7 @@ fn two_tpbs_relay_their_data_through_all_engines() {
                 relay.stage(host);
                 kick(&device, tpb as u32, host);
             }
-            for (host, relay) in hosts.iter().zip(&relays) {
+            for (host, relay) in hosts.iter_mut().zip(&relays) {
                 wait_done(&device, host);
                 let mut expected = relay.input.clone();
                 expected[..8].fill(round);
@@ -145,7 +145,7 @@ fn a_thousand_executions_with_seeded_delays_keep_every_byte() {
             relay.stage(host);
             kick(&device, tpb as u32, host);
         }
-        for (host, relay) in hosts.iter().zip(&relays) {
+        for (host, relay) in hosts.iter_mut().zip(&relays) {
             wait_done(&device, host);
             assert_eq!(host.read(relay.target, 4), round.to_le_bytes());
             assert!(Engine::ALL.into_iter().all(|engine| host.statuses(engine).len() == 2));
@@ -171,7 +171,7 @@ fn an_idle_device_sleeps_and_a_doorbell_wakes_it() {
         host.post(&trigger);
         assert_eq!(device.asleep(), device.processors(), "posting wakes nobody");
         kick(&device, 0, &mut host);
-        wait_done(&device, &host);
+        wait_done(&device, &mut host);
         let after = all_asleep();
         // The two lanes tell each other a few times; no thread goes round and round.
         assert!(after - before < 100, "{} naps for one empty execution", after - before);

@@ -177,7 +177,10 @@ fn counters_of_the_device_go_round() {
         let running = bench.unit.stage(&built).unwrap().kickoff().unwrap();
         // One behind it is taken back, also where the counters go round.
         drop(bench.unit.stage(&built).unwrap());
+        let mark = running.mark().unwrap();
+        assert!(!bench.unit.shared.has_counted(mark));
         tpb.run(ordinal);
+        assert!(bench.unit.shared.has_counted(mark));
         assert_eq!(running.wait().unwrap().tpbs[0].ordinal, Some(ordinal));
     }
     assert!(tpb.posted() < u32::MAX / 2 && tpb.doorbell() == 49, "both have gone round");
