@@ -34,6 +34,11 @@ pub(crate) struct Args {
 const FIGURES: &[(&str, Option<f64>)] = &[
     ("append_32b", Some(1.3)),
     ("switch_uncontended", Some(2.5)),
+    ("handover_1pool", Some(3.0)),
+    ("handover_24pools", Some(1.5)),
+    ("capture_to_file", Some(1.5)),
+    ("freeze_round_trip", Some(20.0)),
+    ("freeze_round_trip_cold", None),
     ("name_lookup_64", Some(1.35)),
     ("name_lookup_512", Some(1.35)),
     ("bind_hit", Some(0.05)),

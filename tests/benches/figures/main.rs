@@ -11,15 +11,20 @@
 //! | module | figures |
 //! |---|---|
 //! | `engine` | `append_32b`, `switch_uncontended` |
+//! | `handover` | `handover_1pool`, `handover_24pools`, `capture_to_file` |
+//! | `freeze` | `freeze_round_trip`, `freeze_round_trip_cold` |
 //! | `names` | `name_lookup_64`, `name_lookup_512` |
 //! | `bind` | `bind_hit`, `bind_miss` |
 //! | `submit` | `submit_empty`, `submit_empty_cold` |
 //! | `wait` | `wait_long` |
 
+mod bare;
 mod bind;
 mod chained;
 mod cores;
 mod engine;
+mod freeze;
+mod handover;
 mod machine;
 mod names;
 mod pingpong;
@@ -58,6 +63,10 @@ type Bench = (&'static [&'static str], fn(Effort, &Cores) -> anyhow::Result<Vec<
 const BENCHES: &[Bench] = &[
     (&["append_32b"], engine::append),
     (&["switch_uncontended"], engine::switch),
+    (&["handover_1pool"], handover::one_pool),
+    (&["handover_24pools"], handover::pools),
+    (&["capture_to_file"], handover::capture),
+    (&["freeze_round_trip", "freeze_round_trip_cold"], freeze::round_trip),
     (&["name_lookup_64"], names::lookup::<64>),
     (&["name_lookup_512"], names::lookup::<512>),
     (&["bind_hit"], bind::hit),
