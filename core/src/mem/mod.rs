@@ -155,6 +155,14 @@ pub trait Words {
         self.set(index, value);
         Ok(())
     }
+    /// Reads the words from `first` on into `into`, in one go where a transport can, in no particular order otherwise. A range
+    /// outside the table reads 0.
+    fn try_read(&self, first: u32, into: &mut [u32]) -> Result<(), Fault> {
+        for (index, word) in (first..).zip(into) {
+            *word = self.try_get(index)?;
+        }
+        Ok(())
+    }
 }
 
 /// A run of payload bytes that this side owns for now. Out-of-range accesses do nothing and report `false`.

@@ -28,12 +28,14 @@ impl ReadyEntry {
     /// # Errors
     /// [`Fault`] when the transport fails.
     pub fn read(entries: &impl Words, index: u32) -> Result<Self, Fault> {
-        let first = index.wrapping_mul(ENTRY_WORDS);
+        let mut words = [0; 5];
+        entries.try_read(index.wrapping_mul(ENTRY_WORDS), &mut words)?;
+        let [instance, kind, low, high, sequence] = words;
         Ok(Self {
-            instance: Instance(entries.try_get(first)?),
-            kind: PoolKind(entries.try_get(first + 1)?),
-            buffer: DevAddr::join(entries.try_get(first + 2)?, entries.try_get(first + 3)?),
-            sequence: entries.try_get(first + 4)?,
+            instance: Instance(instance),
+            kind: PoolKind(kind),
+            buffer: DevAddr::join(low, high),
+            sequence,
         })
     }
 

@@ -15,12 +15,14 @@
 //! sleep early, and a sleeper that missed none of them looks at memory again anyway within its bound.
 
 pub(crate) mod claim;
+pub mod copy;
 pub mod heap;
 pub(crate) mod process;
 #[cfg(feature = "sim")]
 mod progress;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod unmapped;
 
 use std::time::Duration;
 

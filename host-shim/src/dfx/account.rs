@@ -15,6 +15,7 @@ use sluice_core::layout::{Instance, PoolKind, SubsystemId};
 use sluice_core::mem::{DevAddr, Fault, Memory, Word};
 use sluice_core::producer::DropCause;
 
+use super::again::again;
 use super::collector::{Collected, Tally};
 use super::ledger::PoolBuffers;
 use super::plan::{Part, Plan};
@@ -184,7 +185,7 @@ impl Account {
         let mut ready_high_water = 0;
         for lane in 0..part.region.shape().lanes() {
             let at = plan.lane_word(part.subsystem, lane, offset_of!(LaneStatus, ready_high_water))?;
-            ready_high_water = ready_high_water.max(memory.word(at)?.try_load()?);
+            ready_high_water = ready_high_water.max(again(|| memory.word(at)?.try_load())?);
         }
         Ok(Self {
             pools: pools.collect::<Result<_, _>>()?,
@@ -209,7 +210,7 @@ impl PoolAccount {
         tally: &Tally,
     ) -> Result<Self, Fault> {
         let (kind, instance) = (pool.kind, pool.instance);
-        let read = |at: DevAddr| memory.word(at)?.try_load();
+        let read = |at: DevAddr| again(|| memory.word(at)?.try_load());
         let own = |offset: usize| plan.pool_word(part, kind, instance, offset).map_or(Ok(0), read);
         let cause = |cause: DropCause| {
             let at = offset_of!(PoolStatus, drops) + cause.index() * size_of::<u64>();

@@ -20,6 +20,7 @@
 //! see [`ledger`]. A host that attaches to a running device first finds out who owns what: see [`attach`].
 
 pub mod account;
+mod again;
 pub mod attach;
 mod collector;
 pub mod config;

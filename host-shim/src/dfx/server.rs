@@ -68,6 +68,8 @@ pub(super) struct Server<D: Device> {
     freezes: FreezeLog,
     orders: Arc<Orders>,
     counts: ServerCounts,
+    /// The last turn did not see everything: the transport failed.
+    cut_short: bool,
 }
 
 impl<D: Device> Server<D> {
@@ -122,6 +124,7 @@ impl<D: Device> Server<D> {
             freezes: FreezeLog::new(part.subsystem),
             orders,
             counts: ServerCounts::default(),
+            cut_short: false,
         })
     }
 
@@ -132,6 +135,7 @@ impl<D: Device> Server<D> {
 
     /// One turn over all rings and all pools. Whether anything moved.
     pub(super) fn turn(&mut self, device: &D, is_paused: bool) -> bool {
+        self.cut_short = false;
         self.freezes.look(&self.lanes);
         let drained = !is_paused && self.drain_all();
         let kept = self.keep(device);
@@ -237,14 +241,19 @@ impl<D: Device> Server<D> {
     }
 
     fn note_fault(&mut self, fault: Fault) {
+        self.cut_short = true;
         self.counts.faults += 1;
         if self.counts.faults == 1 {
             tracing::warn!("profiling transport: {fault}; tried again every turn");
         }
     }
 
-    /// Whether nothing is published and nothing is with the collectors. A freeze that is still open then ends here.
+    /// Whether nothing is published and nothing is with the collectors, after a turn that moved nothing. A freeze that is still
+    /// open then ends here.
     pub(super) fn is_done(&mut self, device: &D) -> bool {
+        if self.cut_short {
+            return false;
+        }
         if self.freezes.is_open() && self.keeper.open_all().is_ok() {
             self.note_released(device);
         }

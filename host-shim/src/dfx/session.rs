@@ -22,6 +22,7 @@ use sluice_core::layout::extension::{self, Answer, AnswerCode, Heartbeat, LaneAc
 use sluice_core::mem::{Fault, Memory, Own, Peer};
 
 use super::account::{Account, Accounts};
+use super::again::again;
 use super::collector::{Collected, Collector, Source};
 use super::config::DfxConfig;
 use super::pipe::WaitPipe;
@@ -179,7 +180,7 @@ impl<D: Device> Session<D> {
         // A device that refuses has attached nothing.
         self.flushed = matches!(attached, Err(SessionError::Refused(_)));
         attached?;
-        self.boot.stop_recorders()?;
+        again(|| self.boot.stop_recorders())?;
         self.device.wake_lanes();
         let missing = self.wait_lanes(limit, offset_of!(LaneStatus, flushed), |flushed| flushed == 1)?;
         self.flushed = missing.iter().all(|&lanes| lanes == 0);
@@ -205,7 +206,7 @@ impl<D: Device> Session<D> {
         let collectors: Vec<_> = collectors.collect();
         self.orders.abandoned.store(true, Ordering::Release);
         let mut service = service.unwrap_or(Err(SessionError::Panicked("serving")))?;
-        service.detach()?;
+        again(|| service.detach())?;
         let mut collected: Option<Vec<Collected>> = None;
         for found in collectors {
             let found = found?;
@@ -234,16 +235,17 @@ impl<D: Device> Session<D> {
     ) -> Result<Vec<u32>, SessionError> {
         let memory = self.device.memory();
         let words_of = |part: &Part| {
-            let word =
-                |lane| Ok(Peer::new(memory.word(self.plan.lane_word(part.subsystem, lane, offset)?)?));
+            let word = |lane| {
+                again(|| memory.word(self.plan.lane_word(part.subsystem, lane, offset)?)).map(Peer::new)
+            };
             (0..self.config.shape.lanes()).map(word).collect::<Result<Vec<_>, Fault>>()
         };
         let words = self.plan.parts().iter().map(words_of).collect::<Result<Vec<_>, _>>()?;
         let answer = self.plan.extension_word(extension::ANSWER + offset_of!(Answer, answer));
-        let answer = Peer::new(memory.word(answer)?);
+        let answer = Peer::new(again(|| memory.word(answer))?);
         loop {
             let seen = self.device.progress();
-            let code = AnswerCode(answer.try_observe()?);
+            let code = AnswerCode(again(|| answer.try_observe())?);
             if code != AnswerCode::NONE && code != AnswerCode::ACCEPTED {
                 return Err(SessionError::Refused(code));
             }
@@ -251,7 +253,7 @@ impl<D: Device> Session<D> {
             for lanes in &words {
                 let mut count = 0;
                 for word in lanes {
-                    count += u32::from(!as_wanted(word.try_observe()?));
+                    count += u32::from(!as_wanted(again(|| word.try_observe())?));
                 }
                 missing.push(count);
             }

@@ -216,8 +216,10 @@ impl<M: Memory> FreeQueueFeed<M> {
         };
         let first = self.tail.get().wrapping_sub(waiting);
         Ok((0..waiting).map(move |i| {
-            let slot = (first.wrapping_add(i) & (self.slot_count - 1)) * 2;
-            Ok(DevAddr::join(self.slots.try_get(slot)?, self.slots.try_get(slot + 1)?))
+            let mut address = [0; 2];
+            self.slots.try_read((first.wrapping_add(i) & (self.slot_count - 1)) * 2, &mut address)?;
+            let [low, high] = address;
+            Ok(DevAddr::join(low, high))
         }))
     }
 }

@@ -232,6 +232,8 @@ pub(crate) enum Transport {
     /// Both sides map the same memory
     #[default]
     Shared,
+    /// The host reads and writes ranges of it
+    Copy,
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use sluice_host::capture::{Core, HostPhase, Manifest, Phase, WorkItem};
 use sluice_host::device::Device;
 use sluice_host::device::heap::Heap;
 use sluice_host::device::sim::{SimConfig, SimDevice};
+use sluice_host::device::unmapped::Unmapped;
 use sluice_host::dfx::{DfxConfig, Session};
 use sluice_host::kbl::{
     self, Built, LoadError, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit, UnitOptions,
@@ -30,7 +31,7 @@ use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording, command_line};
+use crate::options::{DeviceName, Recording, Transport, command_line};
 use crate::recording::{Capture, blank_report};
 
 /// How long a model may stay in use after its last execution.
@@ -68,12 +69,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let model = args.model.display();
         refusal(format_args!("{model}: cannot load the model: {error}"), error.status())
     })?;
-    let Recording { arch, lanes, .. } = args.recording;
+    let Recording { arch, lanes, transport, .. } = args.recording;
     let of_model = neff.programs.first().map_or(Target::Any, |program| program.target);
     let target = args.target.unwrap_or(of_model);
     let config = SimConfig { arch, target, tpbs, lanes, ..SimConfig::default() };
     let device = Arc::new(SimDevice::start(config)?);
-    execute(args, &neff, device, &interrupt)
+    match transport {
+        Transport::Shared => execute(args, &neff, device, &interrupt),
+        Transport::Copy => execute(args, &neff, Arc::new(Unmapped::new(device)), &interrupt),
+    }
 }
 
 /// As many TPBs as the model asks for.

@@ -10,11 +10,12 @@ use sluice_host::capture::{Core, Manifest};
 use sluice_host::device::Device;
 use sluice_host::device::heap::Heap;
 use sluice_host::device::sim::{SimConfig, SimDevice};
+use sluice_host::device::unmapped::Unmapped;
 use sluice_host::dfx::Session;
 use sluice_host::report::Model;
 
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording, command_line};
+use crate::options::{DeviceName, Recording, Transport, command_line};
 use crate::recording::{Capture, blank_report};
 
 /// Longest sleep between two looks at the lanes and at the time.
@@ -61,7 +62,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let DeviceName::Sim = args.recording.device;
     let config =
         SimConfig { arch: args.recording.arch, tpbs: 1, lanes: args.recording.lanes, ..SimConfig::default() };
-    load(args, &Arc::new(SimDevice::start(config)?), &interrupt)
+    let device = Arc::new(SimDevice::start(config)?);
+    match args.recording.transport {
+        Transport::Shared => load(args, &device, &interrupt),
+        Transport::Copy => load(args, &Arc::new(Unmapped::new(device)), &interrupt),
+    }
 }
 
 fn load<D: Device>(args: &Args, device: &Arc<D>, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
