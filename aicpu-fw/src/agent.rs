@@ -2,23 +2,26 @@
 //!
 //! ```text
 //!   mailbox ── take: ACK ──► RUN_BLOCK: rings RX then TX of the queue, runs exactly its pairs ──┐
-//!                       └──► opaque program: takes its set time, moves nothing                  ├─► FIN
-//!                       └──► anything that cannot be carried out: error class and queue         │
-//!                                                                   seeded delay, if any ───────┘
+//!                       └──► opaque program: takes its set time, moves nothing                  ├─► FIN ─► own record
+//!                       └──► anything that cannot be carried out: error class and queue         │       │
+//!                                                                   seeded delay, if any ───────┴───────┘
 //! ```
+//!
+//! The core's own record of the item, where the lane wants one, follows the FIN; the next item is taken after it.
 //!
 //! A poll runs a bounded number of pairs, so that agents which share a processor take turns.
 
 use sluice_core::exec::{CoreIndex, ErrorClass, Instruction, InstructionBytes, RunBlock};
 use sluice_core::layout::ArchId;
 use sluice_core::mem::{DevAddr, DeviceMemory, Fault};
-use sluice_core::mmio::{AgentMailbox, ItemReport, ItemStatus, OpaqueCycles, QueueId, TpbRegisters};
+use sluice_core::mmio::{AgentMailbox, ItemReport, ItemStatus, Offer, OpaqueCycles, QueueId, TpbRegisters};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::copy::{CopyEngine, Effects};
 use crate::counting::Counting;
 use crate::platform::{Activity, Context, Platform};
 use crate::queue::{Ahead, DmaQueue};
+use crate::record::{CoreRecord, CoreSlots};
 
 /// Pairs that one poll runs at most.
 const PAIRS_PER_POLL: u32 = 64;
@@ -33,13 +36,13 @@ pub struct AgentDelays {
 }
 
 impl AgentDelays {
-    /// The delay of item number `item` of `core`, in cycles.
-    fn cycles(&self, core: CoreIndex, item: u32) -> u64 {
+    /// The delay of `part` of item number `item` of `core`, in cycles.
+    fn cycles(&self, core: CoreIndex, item: u32, part: Part) -> u64 {
         if self.max_cycles == 0 {
             return 0;
         }
         // splitmix64 of the item's place in the run.
-        let mut x = self.seed ^ (core.get() as u64) << 32 ^ u64::from(item);
+        let mut x = self.seed ^ (core.get() as u64) << 32 ^ u64::from(item) ^ (part as u64) << 56;
         x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
         x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -47,10 +50,18 @@ impl AgentDelays {
     }
 }
 
+/// What of an item is delayed.
+#[derive(Clone, Copy)]
+enum Part {
+    Run = 0,
+    Record = 1,
+}
+
 enum State<M: DeviceMemory> {
     Idle,
     Running { id: QueueId, queue: DmaQueue<M>, left: u32, report: ItemReport, earliest_cycles: u64 },
     Holding { report: ItemReport, until_cycles: u64 },
+    Recording { until_cycles: u64 },
 }
 
 /// The agent of one core.
@@ -62,6 +73,9 @@ pub(crate) struct Agent<M: DeviceMemory> {
     counting: Counting<M>,
     delays: AgentDelays,
     items: u32,
+    slots: CoreSlots,
+    /// The record of the present item, if the core makes one.
+    record: Option<CoreRecord>,
     state: State<M>,
 }
 
@@ -87,6 +101,8 @@ impl<M: DeviceMemory> Agent<M> {
             counting: Counting::attach(memory, arch, registers, core.engine())?,
             delays,
             items: 0,
+            slots: CoreSlots::default(),
+            record: None,
             state: State::Idle,
         })
     }
@@ -95,9 +111,10 @@ impl<M: DeviceMemory> Agent<M> {
     pub(crate) fn poll<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) -> Activity {
         if matches!(self.state, State::Idle) {
             // Nearly every poll ends here: a look costs less than to move the state.
-            let Some(instruction) = self.mailbox.take() else { return Activity::Idle };
+            let Some(offer) = self.mailbox.offered() else { return Activity::Idle };
+            self.acknowledge(cx, &offer);
             self.counting.begin(|| cx.now_cycles());
-            self.state = self.take_up(cx, instruction);
+            self.state = self.take_up(cx, offer.instruction);
             return Activity::Busy;
         }
         match core::mem::replace(&mut self.state, State::Idle) {
@@ -108,7 +125,11 @@ impl<M: DeviceMemory> Agent<M> {
             }
             State::Holding { report, until_cycles } if until_cycles <= cx.now_cycles() => {
                 self.counting.end(self.mailbox.token(), &report, || cx.now_cycles());
-                self.mailbox.finish(report);
+                self.finish(cx, report);
+                Activity::Busy
+            }
+            State::Recording { until_cycles } if until_cycles <= cx.now_cycles() => {
+                self.leave_record(cx);
                 cx.wake_lane(self.core.lane(cx.map().lanes));
                 Activity::Busy
             }
@@ -116,11 +137,49 @@ impl<M: DeviceMemory> Agent<M> {
                 self.state = State::Holding { report, until_cycles };
                 Activity::Until(until_cycles)
             }
+            State::Recording { until_cycles } => {
+                self.state = State::Recording { until_cycles };
+                Activity::Until(until_cycles)
+            }
+        }
+    }
+
+    /// Takes the item, with a slot for its record if there is to be one.
+    fn acknowledge<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, offer: &Offer) {
+        let Some(recording) = &offer.recording else { return self.mailbox.acknowledge(offer) };
+        let received_cycles = cx.now_cycles();
+        let slot = self.slots.reserve(cx.memory(), recording);
+        self.mailbox.acknowledge(offer);
+        self.record = slot.map(|slot| CoreRecord::begin(slot, offer.token, received_cycles, cx.now_cycles()));
+    }
+
+    /// Reports the item finished and then leaves its record. The lane is woken when both are there, unless the record takes
+    /// time of its own.
+    fn finish<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, report: ItemReport) {
+        if let Some(record) = &mut self.record {
+            record.end(cx.now_cycles());
+        }
+        self.mailbox.finish(report);
+        if self.record.is_some() {
+            match self.delays.cycles(self.core, self.items, Part::Record) {
+                0 => self.leave_record(cx),
+                delay_cycles => {
+                    let until_cycles = cx.now_cycles().saturating_add(delay_cycles);
+                    self.state = State::Recording { until_cycles };
+                }
+            }
+        }
+        cx.wake_lane(self.core.lane(cx.map().lanes));
+    }
+
+    fn leave_record<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
+        if let Some(record) = self.record.take() {
+            record.store(cx.memory());
         }
     }
 
     fn take_up<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, instruction: DevAddr) -> State<M> {
-        let delay_cycles = self.delays.cycles(self.core, self.items);
+        let delay_cycles = self.delays.cycles(self.core, self.items, Part::Run);
         let earliest_cycles = match delay_cycles {
             // Without a delay the clock need not be read.
             0 => 0,
@@ -132,13 +191,18 @@ impl<M: DeviceMemory> Agent<M> {
             return failed(class, QueueId::EXEC, NOTHING_DONE);
         }
         match bytes.decode() {
-            Ok(Instruction::RunBlock(block)) => match self.start(cx, &block) {
-                Ok(queue) => {
-                    let (id, left) = (block.queue, block.pairs);
-                    State::Running { id, queue, left, report: NOTHING_DONE, earliest_cycles }
+            Ok(Instruction::RunBlock(block)) => {
+                if let Some(record) = &mut self.record {
+                    record.name(block.queue.get(), block.block);
                 }
-                Err(class) => failed(class, block.queue, NOTHING_DONE),
-            },
+                match self.start(cx, &block) {
+                    Ok(queue) => {
+                        let (id, left) = (block.queue, block.pairs);
+                        State::Running { id, queue, left, report: NOTHING_DONE, earliest_cycles }
+                    }
+                    Err(class) => failed(class, block.queue, NOTHING_DONE),
+                }
+            }
             Ok(Instruction::Opaque { .. }) => {
                 let until_cycles =
                     cx.now_cycles().saturating_add(self.opaque.get()).saturating_add(delay_cycles);

@@ -8,6 +8,8 @@
 //!      └─────────────────────────────────────┘ └──── record, signal, next instruction ──────┘
 //! ```
 //!
+//! A waiting item stays where it is, too, while its core owes a record that a full buffer needs.
+//!
 //! An engine without a program starts and ends at once. An engine whose first instruction is none of ours is opaque: one
 //! item, whose time the agent takes, then the end. After a failure, its own or another engine's, an engine ends without a
 //! notification and its agent is given nothing more.
@@ -24,7 +26,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::board::{EngineBoard, Execution};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
-use crate::record::{Dispatch, Finish, Recorder};
+use crate::record::{Dispatch, Finish, Grant, Recorder};
 
 /// Where in the program an item stands and what follows it.
 #[derive(Clone, Copy, Debug)]
@@ -196,11 +198,22 @@ impl<M: DeviceMemory> EngineService<M> {
         if self.waits.iter().any(|(semaphore, at_least)| semaphore.load_acquire() < *at_least) {
             return Activity::Idle;
         }
-        let dispatch_cycles = record.item_clock(cx);
-        let token = self.mailbox.dispatch(item.instruction);
+        let recording = match record.grant(cx, self.core) {
+            Grant::Granted(recording) => recording,
+            Grant::Withheld { until_cycles } => return Activity::Until(until_cycles),
+        };
+        let dispatch_cycles = record.dispatch_clock(cx);
+        let token = self.mailbox.dispatch(item.instruction, recording);
         cx.wake_agent(self.core);
         self.state = State::Running { execution, item, token, dispatch_cycles };
-        record.dispatched(cx, &Dispatch { core: self.core, iteration: *iteration, dispatch_cycles });
+        let dispatch = Dispatch {
+            core: self.core,
+            token,
+            iteration: *iteration,
+            dispatch_cycles,
+            is_recorded_by_core: recording.is_some(),
+        };
+        record.dispatched(cx, &dispatch);
         Activity::Busy
     }
 

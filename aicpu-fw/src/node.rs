@@ -142,7 +142,7 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         let Self { cx, lanes, sequencers, agents } = self;
         let mut activity = Activity::Idle;
         for Lane { service, record, workload } in lanes {
-            record.sync(cx);
+            activity = activity.and(record.sync(cx));
             activity = activity.and(workload.poll(cx, record));
             if service.index() != LaneIndex::SEQUENCER {
                 activity = activity.and(service.poll(cx, record));

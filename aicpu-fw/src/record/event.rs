@@ -1,7 +1,8 @@
 //! What a lane tells its recorders, and what a recorder is.
 
 use sluice_core::exec::CoreIndex;
-use sluice_core::mmio::TpbId;
+use sluice_core::mmio::{CoreRecording, TpbId};
+use sluice_core::producer::Settlement;
 
 use super::parking::Parking;
 use crate::platform::Platform;
@@ -13,6 +14,18 @@ pub(crate) struct Stamps {
     pub(crate) submits: bool,
     /// Dispatch and finish of an item.
     pub(crate) items: bool,
+}
+
+/// Whether an item may go to its core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Grant {
+    /// It may, and has to. The core records it as said, if at all.
+    Granted(Option<CoreRecording>),
+    /// Not before the core has left a record that it owes; ask again, before these cycles at the latest.
+    Withheld {
+        /// When the core's time is over.
+        until_cycles: u64,
+    },
 }
 
 impl Stamps {
@@ -42,10 +55,14 @@ pub(crate) struct Submit {
 pub(crate) struct Dispatch {
     /// Which core.
     pub(crate) core: CoreIndex,
+    /// Dispatch token, counted per core over the device's life from 1.
+    pub(crate) token: u32,
     /// Round of the lane's loop.
     pub(crate) iteration: u32,
     /// Just before the dispatch was written, if that was stamped.
     pub(crate) dispatch_cycles: Option<u64>,
+    /// Whether the core was told to record it.
+    pub(crate) is_recorded_by_core: bool,
 }
 
 /// An item that its core has finished.
@@ -89,6 +106,16 @@ pub(super) trait Recording<P: Platform> {
         false
     }
 
+    /// Whether cores record for it, so that it is asked before every dispatch.
+    fn grants(&self) -> bool {
+        false
+    }
+
+    /// Whether `core` may be given the next item.
+    fn grant(&mut self, _core: CoreIndex, _env: &mut Parking<'_, P>) -> Grant {
+        Grant::Granted(None)
+    }
+
     /// The sequencer started an execution. Told on its lane alone.
     fn submitted(&mut self, _submit: &Submit, _env: &mut Parking<'_, P>) {}
 
@@ -103,6 +130,12 @@ pub(super) trait Recording<P: Platform> {
 
     /// All engines have ended an execution; the host does not know yet. Told on the sequencer's lane alone.
     fn execution_ended(&mut self, _env: &mut Parking<'_, P>) {}
+
+    /// Recording is over: whether all is there that is to be flushed. Asked until it is, and never blocks; what is dispatched
+    /// meanwhile is not recorded.
+    fn settle(&mut self, _env: &mut Parking<'_, P>) -> Settlement {
+        Settlement::Settled
+    }
 
     /// Recording is over: everything is to be published, and the host told that it is.
     fn flush(&mut self, env: &mut Parking<'_, P>);

@@ -3,16 +3,19 @@
 //! ```text
 //!   dfx_generation moves ──► the run is judged; each subsystem that it names attaches
 //!   submit, dispatch, finish, end ──► every recorder that is attached is told
-//!   dfx_stop_generation catches up ──► flush every pool, say so, record no more
+//!   dfx_stop_generation catches up ──► what is dispatched from now on is not recorded
+//!   cores owe no record any more ──► flush every pool, say so, record no more
 //! ```
 //!
 //! Recording blocks, and only recording does: a lane with a full buffer stands at the push gate or waits for a slot, one
 //! with none stands at the pop gate or waits for a buffer, up to the deadline of one switch. A lane that is not asked to
-//! record spends two loads per round, one that is a load more per subsystem. No clock is read for a time that nobody records.
+//! record spends two loads per round, one that is a load more per subsystem. Nothing waits for a core: that is looked for
+//! in every round, because a core's agent may share the lane's processor. No clock is read for a time that nobody records.
 //!
 //! A new subsystem is a module with a `Recorder` that is a [`Recording`](event::Recording), and its name in
 //! `with_subsystems`.
 
+mod core;
 mod event;
 mod heartbeat;
 mod parking;
@@ -21,16 +24,20 @@ mod pmu;
 mod run;
 mod swimlane;
 
-use sluice_core::exec::{LaneBoot, LaneIndex, Recorders};
-use sluice_core::mem::{DeviceMemory, Fault};
+use ::core::num::NonZeroU32;
 
-use crate::platform::{Context, Platform};
+use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Recorders};
+use sluice_core::mem::{DeviceMemory, Fault};
+use sluice_core::producer::Settlement;
+
+use crate::platform::{Activity, Context, Platform};
 use event::{Recording, Stamps};
 use heartbeat::Heartbeat;
 use parking::Parking;
 use run::Run;
 
-pub(crate) use event::{Dispatch, Finish, Submit};
+pub(crate) use self::core::{CoreRecord, CoreSlots};
+pub(crate) use event::{Dispatch, Finish, Grant, Submit};
 
 /// The one list of what lanes record, in the order in which recorders are told and flushed.
 macro_rules! with_subsystems {
@@ -74,6 +81,11 @@ macro_rules! declare {
                 })+
                 stamps
             }
+
+            /// Whether any is asked before a dispatch.
+            fn grants<P: Platform<Memory = M>>(&self) -> bool {
+                false $(|| self.$subsystem.as_ref().is_some_and(Recording::<P>::grants))+
+            }
         }
     };
 }
@@ -102,6 +114,10 @@ pub(crate) struct Recorder<M: DeviceMemory, const CORES: usize> {
     heartbeat: Heartbeat<M>,
     attached: Attached<M, CORES>,
     stamps: Stamps,
+    /// Whether a recorder is asked before a dispatch.
+    grants: bool,
+    /// Recording is over but for what cores still owe.
+    settling: bool,
 }
 
 impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
@@ -117,38 +133,63 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             heartbeat: Heartbeat::silent(),
             attached: Attached::NONE,
             stamps: Stamps::default(),
+            grants: false,
+            settling: false,
         })
     }
 
     /// Follows the boot block: attaches to what the host asks for, or flushes when it asks for the end. Called at the start
-    /// of every round, so that what is kicked off after an attach is recorded. Blocks while it flushes.
-    pub(crate) fn sync<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
+    /// of every round, so that what is kicked off after an attach is recorded. Blocks while it flushes; what cores owe by then
+    /// is looked for round by round.
+    pub(crate) fn sync<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) -> Activity {
         self.heartbeat.beat();
         let generation = self.boot.generation();
         if generation == self.generation {
             if self.attached.follow::<P>() {
-                self.stamps = self.attached.stamps::<P>();
+                self.note_wishes::<P>();
             }
-            return;
+            return Activity::Idle;
         }
         if generation.is_none() {
+            self.settling = true;
+            if let Settlement::Owed { until_cycles } = self.settle(cx) {
+                return Activity::Until(until_cycles);
+            }
             with_subsystems!(tell! self, cx, |recorder, env| recorder.flush(env));
         }
+        self.settling = false;
         self.heartbeat = Heartbeat::silent();
         self.attached = Attached::NONE;
         self.generation = generation;
-        if generation.is_some()
+        if let Some(number) = generation.and_then(NonZeroU32::new)
             && let Ok(recorders) = self.boot.recorders()
         {
-            self.begin(cx, &recorders);
+            self.begin(cx, number, &recorders);
         }
-        self.stamps = self.attached.stamps::<P>();
+        self.note_wishes::<P>();
         cx.note_host_news();
+        Activity::Idle
+    }
+
+    fn note_wishes<P: Platform<Memory = M>>(&mut self) {
+        self.stamps = self.attached.stamps::<P>();
+        self.grants = self.attached.grants::<P>();
+    }
+
+    /// Whether cores have left what they owe.
+    fn settle<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) -> Settlement {
+        let mut all = Settlement::Settled;
+        with_subsystems!(tell! self, cx, |recorder, env| {
+            if let Settlement::Owed { until_cycles } = recorder.settle(env) {
+                all = Settlement::Owed { until_cycles };
+            }
+        });
+        all
     }
 
     /// Attaches what can be attached. What the host asked for and the device refuses it finds in the answer.
-    fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, recorders: &Recorders) {
-        if let Ok(run) = Run::open(cx, self.lane, recorders) {
+    fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, number: NonZeroU32, recorders: &Recorders) {
+        if let Ok(run) = Run::open(cx, self.lane, number, recorders) {
             self.attached = Attached::attach(cx, self.lane, &run);
         }
         if self.lane == LaneIndex::SEQUENCER && !self.attached.is_empty() {
@@ -168,6 +209,28 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         self.stamps.items.then(|| cx.now_cycles())
     }
 
+    /// The time, if some recorder wants it of an item that is dispatched now.
+    #[inline]
+    pub(crate) fn dispatch_clock<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> Option<u64> {
+        if self.settling { None } else { self.item_clock(cx) }
+    }
+
+    /// Whether `core` may be given the next item.
+    #[inline]
+    pub(crate) fn grant<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, core: CoreIndex) -> Grant {
+        if self.grants && !self.settling { self.ask(cx, core) } else { Grant::Granted(None) }
+    }
+
+    fn ask<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, core: CoreIndex) -> Grant {
+        let mut grant = Grant::Granted(None);
+        with_subsystems!(tell! self, cx, |recorder, env| {
+            if Recording::<P>::grants(recorder) {
+                grant = recorder.grant(core, env);
+            }
+        });
+        grant
+    }
+
     /// An execution was started.
     pub(crate) fn submitted<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, submit: &Submit) {
         with_subsystems!(tell! self, cx, |recorder, env| recorder.submitted(submit, env));
@@ -176,6 +239,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// An item was handed to its core.
     #[inline]
     pub(crate) fn dispatched<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, dispatch: &Dispatch) {
+        if self.settling {
+            return;
+        }
         with_subsystems!(tell! self, cx, |recorder, env| recorder.dispatched(dispatch, env));
     }
 

@@ -4,6 +4,7 @@
 //! this device: nothing is recorded then. Lane 0 says so in the block.
 
 use core::mem::offset_of;
+use core::num::NonZeroU32;
 
 use sluice_core::exec::{CoreIndex, LaneIndex, Recorders};
 use sluice_core::layout::extension::{AnswerCode, HEAD, Head};
@@ -17,6 +18,8 @@ use crate::platform::{Context, Platform};
 pub(super) struct Run<'a> {
     /// What the host asked for.
     pub(super) recorders: &'a Recorders,
+    /// Tells it from the runs before, never 0.
+    pub(super) number: NonZeroU32,
     /// Lanes of this device, and as many cores as the regions have pools for.
     pub(super) shape: Shape,
 }
@@ -29,6 +32,7 @@ impl<'a> Run<'a> {
     pub(super) fn open<P: Platform>(
         cx: &Context<P>,
         lane: LaneIndex,
+        number: NonZeroU32,
         recorders: &'a Recorders,
     ) -> Result<Self, AttachError> {
         let extension = recorders.extension;
@@ -42,7 +46,7 @@ impl<'a> Run<'a> {
             reply(cx.memory(), extension, cx.arch(), judged)?;
         }
         match shape {
-            Some(shape) if judged == AnswerCode::ACCEPTED => Ok(Self { recorders, shape }),
+            Some(shape) if judged == AnswerCode::ACCEPTED => Ok(Self { recorders, number, shape }),
             Some(_) => Err(AttachError::Refused(judged)),
             None => Err(AttachError::Refused(AnswerCode::BAD_SHAPE)),
         }

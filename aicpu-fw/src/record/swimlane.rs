@@ -3,17 +3,21 @@
 //! The region's header says how much to record until the host says otherwise. Lane 0 also writes what the header says of the device: which lane owns which
 //! core, how many phase pools are live. Every lane tells its cores where their own pools begin.
 
-use sluice_core::exec::LaneIndex;
+use core::num::NonZeroU32;
+
+use sluice_core::exec::{CoreIndex, LaneIndex};
 use sluice_core::layout::swimlane::{
     AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, HeaderWords, Level, SchedPhaseKind,
     header_words,
 };
 use sluice_core::layout::{Instance, Lane, PoolKind, Region, SubsystemId};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, DeviceMemory, Fault, Memory, Word};
-use sluice_core::producer::{AttachError, Attachment, ControlWords, swimlane::SwimlaneRecorder};
+use sluice_core::mmio::CoreRecording;
+use sluice_core::producer::swimlane::{self, SwimlaneRecorder};
+use sluice_core::producer::{AttachError, Attachment, ControlWords, Settlement};
 use zerocopy::FromZeros;
 
-use super::event::{Dispatch, Finish, Recording, Stamps, Submit};
+use super::event::{Dispatch, Finish, Grant, Recording, Stamps, Submit};
 use super::parking::Parking;
 use super::run::{Run, cores};
 use crate::platform::{Context, Platform};
@@ -22,6 +26,7 @@ use crate::platform::{Context, Platform};
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: SwimlaneRecorder<M, CORES>,
     control: Option<ControlWords<M>>,
+    run: NonZeroU32,
 }
 
 impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
@@ -57,7 +62,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             tell_cores(cx.memory(), heads, region, attachment.region(), own())?;
         }
         let control = attachment.control(cx.memory(), Lane(lane.get()))?;
-        Ok(Self { records, control })
+        Ok(Self { records, control, run: run.number })
     }
 
     fn phase<P: Platform<Memory = M>>(
@@ -96,6 +101,19 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         true
     }
 
+    fn grants(&self) -> bool {
+        self.records.level() >= Level::CORE
+    }
+
+    #[inline]
+    fn grant(&mut self, core: CoreIndex, env: &mut Parking<'_, P>) -> Grant {
+        match self.records.admit(core.get() as u32, env) {
+            swimlane::Grant::Withheld { until_cycles } => Grant::Withheld { until_cycles },
+            swimlane::Grant::Granted(DevAddr::NULL) => Grant::Granted(None),
+            swimlane::Grant::Granted(head) => Grant::Granted(Some(CoreRecording { run: self.run, head })),
+        }
+    }
+
     fn submitted(&mut self, submit: &Submit, env: &mut Parking<'_, P>) {
         let Some(end_cycles) = submit.end_cycles else { return };
         let record = AicpuOrchPhaseRecord {
@@ -110,6 +128,9 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
 
     #[inline]
     fn dispatched(&mut self, dispatch: &Dispatch, env: &mut Parking<'_, P>) {
+        if dispatch.is_recorded_by_core {
+            self.records.dispatched(dispatch.core.get() as u32, dispatch.token);
+        }
         if self.records.level() >= Level::SCHED
             && let Some(dispatch_cycles) = dispatch.dispatch_cycles
         {
@@ -119,6 +140,7 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
 
     #[inline]
     fn finished(&mut self, finish: &Finish, env: &mut Parking<'_, P>) {
+        self.records.finished(finish.core.get() as u32, env);
         // An item that was dispatched before the recorder was attached is not of this run.
         let (Some(dispatch_time), Some(finish_time)) = (finish.dispatch_cycles, finish.finish_cycles) else {
             return;
@@ -139,6 +161,10 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         {
             self.phase(SchedPhaseKind::COMPLETE, finish_cycles, finish.iteration, env);
         }
+    }
+
+    fn settle(&mut self, env: &mut Parking<'_, P>) -> Settlement {
+        self.records.settle(env)
     }
 
     fn flush(&mut self, env: &mut Parking<'_, P>) {

@@ -10,20 +10,20 @@ use sluice_core::layout::extension::{
     service,
 };
 use sluice_core::layout::swimlane::{
-    AICPU_TASK_BUFFER, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, Level,
-    ORCH_PHASE_BUFFER, SCHED_PHASE_BUFFER, SchedPhaseKind, header_words, region,
+    AICORE_TASK_BUFFER, AICPU_TASK_BUFFER, AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord,
+    AicpuTaskRecord, Level, ORCH_PHASE_BUFFER, SCHED_PHASE_BUFFER, SchedPhaseKind, header_words, region,
 };
 use sluice_core::layout::{
     ArchId, BufferLayout, EnableMask, Instance, Lane, PoolKind, Region, SUBSYSTEMS, Shape, SubsystemId,
 };
 use sluice_core::mem::{CopyMemory, DevAddr, Memory as _, Word};
 use sluice_core::mmio::Engine;
-use sluice_core::producer::ReadyEntry;
+use sluice_core::producer::{DropCause, ReadyEntry};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::bench::{Bench, Memory, NO_DELAY, NONE, assert_done, block, with_bench};
-use crate::Activity;
 use crate::test_host::TestHost;
+use crate::{Activity, AgentDelays};
 
 const ID: SubsystemId = SubsystemId::Swimlane;
 const ARCH: ArchId = ArchId::A2a3;
@@ -70,8 +70,9 @@ impl<'a> Session<'a> {
             ..Head::new_zeroed()
         };
         bench.memory.write_bytes(extension_at, head.as_bytes()).unwrap();
-        for array in region.arrays().iter().filter(|array| array.kind != PoolKind::AICORE_TASK) {
-            let instances = if array.kind == PoolKind::AICPU_TASK { CORES } else { LANES };
+        for array in region.arrays() {
+            let of_core = matches!(array.kind, PoolKind::AICPU_TASK | PoolKind::AICORE_TASK);
+            let instances = if of_core { CORES } else { LANES };
             for instance in (0..instances).map(Instance) {
                 for _ in 0..buffers {
                     let buffer = host.alloc(array.buffer.bytes as u64);
@@ -196,6 +197,7 @@ fn every_item_phase_and_submit_is_recorded_once() {
         execute(bench, &mut host, bases, 1);
 
         let mut tasks = Vec::new();
+        let mut own = Vec::new();
         let mut phases = [0u32; LANES as usize];
         let mut submits = Vec::new();
         for (lane, entry) in session.published() {
@@ -204,6 +206,10 @@ fn every_item_phase_and_submit_is_recorded_once() {
                     let core = CoreIndex::all(2).nth(entry.instance.0 as usize).unwrap();
                     assert_eq!(core.lane(LANES).get(), lane);
                     tasks.push((core, session.records::<AicpuTaskRecord>(entry.buffer, AICPU_TASK_BUFFER)));
+                }
+                PoolKind::AICORE_TASK => {
+                    let core = CoreIndex::all(2).nth(entry.instance.0 as usize).unwrap();
+                    own.push((core, session.records::<AicoreTaskRecord>(entry.buffer, AICORE_TASK_BUFFER)));
                 }
                 PoolKind::SCHED_PHASE => {
                     assert_eq!(entry.instance.0, lane);
@@ -234,6 +240,17 @@ fn every_item_phase_and_submit_is_recorded_once() {
             assert!(records.iter().all(|one| one.dispatch_time < one.finish_time));
             assert!(records.windows(2).all(|pair| pair[0].finish_time <= pair[1].dispatch_time));
         }
+        // Every core recorded the same items, inside the times at which its lane saw them.
+        own.sort_by_key(|(core, _)| *core);
+        for ((core, tasks), (same, own)) in tasks.iter().zip(&own) {
+            assert_eq!((core, tasks.len()), (same, own.len()));
+            for (task, own) in tasks.iter().zip(own) {
+                assert_eq!(task.reg_task_id, own.reg_task_id);
+                assert!(task.dispatch_time < own.start_time && own.start_time < own.end_time);
+                assert!(own.end_time < task.finish_time && own.receive_to_start_cycles > 0);
+                assert_eq!(own.task_token_raw >> 32, u64::from(core.get() == 8), "the queue of its block");
+            }
+        }
         // Cores 6 and 8 both belong to lane 0.
         assert_eq!(phases, [2 * 15, 0]);
         let submits: Vec<(u64, u32)> = submits.iter().map(|one| (one.task_id, one.submit_idx)).collect();
@@ -253,13 +270,16 @@ fn every_item_phase_and_submit_is_recorded_once() {
 
 #[test]
 fn a_lower_level_records_less() {
-    for (level, tasks, phases) in [(Level::CORE, 0, 0), (Level::TASK, 2, 0), (Level::SCHED, 2, 6)] {
+    let levels =
+        [(Level::OFF, 0, 0, 0), (Level::CORE, 2, 0, 0), (Level::TASK, 2, 2, 0), (Level::SCHED, 2, 2, 6)];
+    for (level, own, tasks, phases) in levels {
         with_bench(LANES, NO_DELAY, |bench| {
             let mut host = bench.host(1);
             let bases = programs(&mut host);
             let session = Session::plan(bench, &mut host, level, 1);
             session.attach();
             execute(bench, &mut host, bases, 1);
+            assert_eq!(session.counts(PoolKind::AICORE_TASK, 6), (own, 0), "{level}");
             assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (tasks, 0), "{level}");
             assert_eq!(session.counts(PoolKind::SCHED_PHASE, 0), (phases, 0), "{level}");
             assert_eq!(session.counts(PoolKind::ORCH_PHASE, 0), (0, 0), "{level}");
@@ -456,10 +476,11 @@ fn no_clock_is_read_for_times_that_nobody_records() {
         reads
     };
     let none = reads(None);
-    assert_eq!(reads(Some(Level::CORE)), none);
-    // Three items, each dispatched and finished; phases of the loop end at times of their own; a submit has two.
-    let levels = [Level::TASK, Level::SCHED, Level::FULL].map(|level| reads(Some(level)) - none);
-    assert_eq!(levels, [6, 12, 14]);
+    assert_eq!(reads(Some(Level::OFF)), none);
+    // Three items, each received, begun and ended by its core; dispatched and finished; phases of the loop end at times of
+    // their own; a submit has two.
+    let levels = [Level::CORE, Level::TASK, Level::SCHED, Level::FULL].map(|level| reads(Some(level)) - none);
+    assert_eq!(levels, [9, 15, 21, 23]);
 }
 
 #[test]
@@ -481,5 +502,81 @@ fn a_level_is_changed_while_the_lanes_record() {
             let seen = (0..LANES).map(|lane| session.lane_word(lane, offset_of!(LaneStatus, control_seen)));
             assert!(seen.eq([sequence; LANES as usize]));
         }
+    });
+}
+
+#[test]
+fn an_item_waits_for_the_record_that_a_full_buffer_lacks() {
+    // Records come later than the end of their items; only so is there anything to wait for.
+    let late = AgentDelays { seed: 5, max_cycles: 50 };
+    with_bench(LANES, late, |bench| {
+        let mut host = bench.host(1);
+        let act = host.program(&[(); 103].map(|()| block(0, 0, &[], None)));
+        let session = Session::plan(bench, &mut host, Level::CORE, 1);
+        // The host gives a second buffer only while the lane waits for one.
+        let pool = session.region.pool(PoolKind::AICORE_TASK, Instance(6)).unwrap();
+        let second = host.alloc(AICORE_TASK_BUFFER.bytes as u64);
+        host.write(session.at.offset(pool.free_ptrs as u64 + 8), second.0.as_bytes());
+        bench.machine.store_at_wait(1, session.at.offset(pool.free_tail as u64), 2);
+        session.attach();
+        execute(bench, &mut host, [NONE, act, NONE, NONE, NONE], 10);
+        assert!(bench.machine.waits() >= 1);
+        session.boot.stop_recorders().unwrap();
+        bench.settle();
+        assert_eq!(session.counts(PoolKind::AICORE_TASK, 6), (1030, 0));
+        let published = session.published();
+        let buffers: Vec<_> = published.iter().map(|(_, entry)| (entry.buffer, entry.sequence)).collect();
+        assert_eq!(buffers.iter().map(|(_, sequence)| *sequence).collect::<Vec<_>>(), [0, 1]);
+        let records = buffers
+            .iter()
+            .flat_map(|(buffer, _)| session.records::<AicoreTaskRecord>(*buffer, AICORE_TASK_BUFFER));
+        let records: Vec<_> = records.collect();
+        assert!(records.iter().map(|one| one.reg_task_id).eq(1..=1030));
+        assert!(records.windows(2).all(|pair| pair[0].end_time < pair[1].start_time));
+    });
+}
+
+/// Stops while the core of one opaque item of `cycles` is at work.
+fn stop_in_the_middle(cycles: u64, check: impl FnOnce(&Session<'_>, u64)) {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let opaque = host.program(&[Instruction::Opaque { opcode: 0 }]);
+        host.control().set_opaque_engine_cycles(cycles);
+        let session = Session::plan(bench, &mut host, Level::TASK, 1);
+        session.attach();
+        let trigger = host.trigger([NONE, opaque, NONE, NONE, NONE], false);
+        host.post(&trigger);
+        host.kick();
+        while !matches!(bench.node.poll(), Activity::Until(_)) {}
+        session.boot.stop_recorders().unwrap();
+        bench.settle();
+        assert_done(&mut host);
+        execute(bench, &mut host, [NONE, opaque, NONE, NONE, NONE], 1);
+        check(&session, bench.machine.cycles());
+    });
+}
+
+#[test]
+fn what_a_core_is_at_when_recording_ends_is_recorded_to_its_end() {
+    stop_in_the_middle(50_000, |session, cycles| {
+        assert!(cycles < 200_000, "{cycles}");
+        assert_eq!(session.counts(PoolKind::AICORE_TASK, 6), (1, 0));
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (1, 0));
+        assert_eq!(session.published().len(), 2);
+        assert_eq!(session.lane_word(0, offset_of!(LaneStatus, flushed)), 1);
+    });
+}
+
+#[test]
+fn memory_that_a_core_may_still_write_is_not_said_to_be_flushed() {
+    let timeout_cycles = ARCH.facts().operation_timeout_cycles();
+    stop_in_the_middle(timeout_cycles + 50_000, |session, _| {
+        assert_eq!(session.counts(PoolKind::AICORE_TASK, 6), (1, 1));
+        let number = session.region.pool_number(PoolKind::AICORE_TASK, Instance(6)).unwrap();
+        let busy = offset_of!(PoolStatus, drops) + 8 * DropCause::CoreBusy.index();
+        let line = session.extension.pool(ID, number).unwrap() + busy;
+        assert_eq!(session.get(session.extension_at.offset(line as u64)), 1);
+        assert_eq!(session.lane_word(0, offset_of!(LaneStatus, flushed)), 0);
+        assert_eq!(session.lane_word(1, offset_of!(LaneStatus, flushed)), 1);
     });
 }

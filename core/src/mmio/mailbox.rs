@@ -3,6 +3,7 @@
 //! ```text
 //!   lane                                agent
 //!   instruction, dispatch_token = n ──► sees n
+//!                                       finds the slot of its own record, if it is to make one
 //!                                       ack_token = n
 //!                                       … runs …
 //!   sees n  ◄── status, bytes, fin_token = n
@@ -10,11 +11,13 @@
 //!
 //! | word | writer → reader | order | what it publishes |
 //! |---|---|---|---|
-//! | `dispatch_token` | lane → agent | release → acquire | the instruction's address, and all that the item may read |
+//! | `dispatch_token` | lane → agent | release → acquire | the instruction's address, where the core records it, and all that the item may read |
 //! | `ack_token` | agent → lane | release → acquire | the item was taken |
 //! | `fin_token` | agent → lane | release → acquire | status, bytes, descriptors, and all that the item wrote |
 //!
 //! Tokens count the items of an engine over the device's life, from 1; 0 is "none yet".
+
+use core::num::NonZeroU32;
 
 use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Word};
 
@@ -23,6 +26,8 @@ use super::map::{Engine, QueueId, TpbRegisters};
 const DISPATCH_TOKEN: u64 = 0x00;
 const INSTRUCTION_LOW: u64 = 0x04;
 const INSTRUCTION_HIGH: u64 = 0x08;
+const RECORD_RUN: u64 = 0x10;
+const RECORD_HEAD: u64 = 0x14;
 const ACK_TOKEN: u64 = 0x20;
 const FIN_TOKEN: u64 = 0x24;
 const STATUS: u64 = 0x28;
@@ -70,11 +75,33 @@ pub struct ItemReport {
     pub descriptors: u32,
 }
 
+/// Where a core records an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreRecording {
+    /// Tells runs apart, never 0: what the core knows of a pool holds within one.
+    pub run: NonZeroU32,
+    /// The pool's words that show its current buffer.
+    pub head: DevAddr,
+}
+
+/// An item that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Its token.
+    pub token: u32,
+    /// Where its instruction lies.
+    pub instruction: DevAddr,
+    /// Where the core records it, if it does.
+    pub recording: Option<CoreRecording>,
+}
+
 /// The lane's side.
 #[derive(Clone, Debug)]
 pub struct LaneMailbox<W> {
     dispatch: Own<W>,
     instruction: [Own<W>; 2],
+    run: Own<W>,
+    head: [Own<W>; 2],
     ack: Peer<W>,
     fin: Peer<W>,
     report: [Peer<W>; 3],
@@ -90,6 +117,8 @@ impl<W: Word> LaneMailbox<W> {
         Ok(Self {
             dispatch: Own::new(at(DISPATCH_TOKEN)?),
             instruction: [Own::new(at(INSTRUCTION_LOW)?), Own::new(at(INSTRUCTION_HIGH)?)],
+            run: Own::new(at(RECORD_RUN)?),
+            head: [Own::new(at(RECORD_HEAD)?), Own::new(at(RECORD_HEAD + 4)?)],
             ack: Peer::new(at(ACK_TOKEN)?),
             fin: Peer::new(at(FIN_TOKEN)?),
             report: [Peer::new(at(STATUS)?), Peer::new(at(BYTES_MOVED)?), Peer::new(at(DESCRIPTORS)?)],
@@ -101,11 +130,18 @@ impl<W: Word> LaneMailbox<W> {
         self.dispatch.get()
     }
 
-    /// Hands over the instruction at `address` and returns the item's token. Call only when the last item is finished.
-    pub fn dispatch(&self, address: DevAddr) -> u32 {
+    /// Hands over the instruction at `address`, to be recorded by the core as `recording` says, and returns the item's token.
+    /// Call only when the last item is finished.
+    pub fn dispatch(&self, address: DevAddr, recording: Option<CoreRecording>) -> u32 {
         let (low, high) = address.split();
         self.instruction[0].set(low);
         self.instruction[1].set(high);
+        self.run.set(recording.map_or(0, |recording| recording.run.get()));
+        if let Some(CoreRecording { head, .. }) = recording {
+            let (low, high) = head.split();
+            self.head[0].set(low);
+            self.head[1].set(high);
+        }
         // 0 means that nothing was ever handed over.
         let token = self.dispatch.get().wrapping_add(1).max(1);
         self.dispatch.publish(token);
@@ -136,6 +172,8 @@ impl<W: Word> LaneMailbox<W> {
 pub struct AgentMailbox<W> {
     dispatch: Peer<W>,
     instruction: [Peer<W>; 2],
+    run: Peer<W>,
+    head: [Peer<W>; 2],
     ack: Own<W>,
     fin: Own<W>,
     report: [Own<W>; 3],
@@ -151,22 +189,32 @@ impl<W: Word> AgentMailbox<W> {
         Ok(Self {
             dispatch: Peer::new(at(DISPATCH_TOKEN)?),
             instruction: [Peer::new(at(INSTRUCTION_LOW)?), Peer::new(at(INSTRUCTION_HIGH)?)],
+            run: Peer::new(at(RECORD_RUN)?),
+            head: [Peer::new(at(RECORD_HEAD)?), Peer::new(at(RECORD_HEAD + 4)?)],
             ack: Own::new(at(ACK_TOKEN)?),
             fin: Own::new(at(FIN_TOKEN)?),
             report: [Own::new(at(STATUS)?), Own::new(at(BYTES_MOVED)?), Own::new(at(DESCRIPTORS)?)],
         })
     }
 
-    /// Takes the item that was handed over since the last one was acknowledged, and acknowledges it. Returns where its
-    /// instruction lies.
-    pub fn take(&self) -> Option<DevAddr> {
+    /// The item that was handed over since the last one was acknowledged.
+    pub fn offered(&self) -> Option<Offer> {
         let token = self.dispatch.observe();
         if token == self.ack.get() {
             return None;
         }
-        let address = DevAddr::join(self.instruction[0].observe(), self.instruction[1].observe());
-        self.ack.publish(token);
-        Some(address)
+        let join = |[low, high]: &[Peer<W>; 2]| DevAddr::join(low.observe(), high.observe());
+        let run = NonZeroU32::new(self.run.observe());
+        Some(Offer {
+            token,
+            instruction: join(&self.instruction),
+            recording: run.map(|run| CoreRecording { run, head: join(&self.head) }),
+        })
+    }
+
+    /// Acknowledges `offer`: the item is taken.
+    pub fn acknowledge(&self, offer: &Offer) {
+        self.ack.publish(offer.token);
     }
 
     /// The token of the item taken last.
@@ -204,13 +252,17 @@ mod tests {
         let tpb = RegisterMap::new(DevAddr(0x1000), 1).unwrap().tpb(TpbId::new(0).unwrap()).unwrap();
         let lane = LaneMailbox::attach(&memory, tpb, Engine::Dve).unwrap();
         let agent = AgentMailbox::attach(&memory, tpb, Engine::Dve).unwrap();
-        assert_eq!(agent.take(), None);
-        for token in 1..4 {
-            let address = DevAddr(0x7_0000_0000 + u64::from(token));
-            assert_eq!(lane.dispatch(address), token);
+        assert_eq!(agent.offered(), None);
+        let recording =
+            |run| Some(CoreRecording { run: NonZeroU32::new(run)?, head: DevAddr(0x9_0000_0040) });
+        for (token, recording) in (1..).zip([None, recording(7), None]) {
+            let instruction = DevAddr(0x7_0000_0000 + u64::from(token));
+            assert_eq!(lane.dispatch(instruction, recording), token);
             assert!(!lane.is_acknowledged());
-            assert_eq!(agent.take(), Some(address));
-            assert_eq!(agent.take(), None);
+            let offer = Offer { token, instruction, recording };
+            assert_eq!(agent.offered(), Some(offer));
+            agent.acknowledge(&offer);
+            assert_eq!(agent.offered(), None);
             assert!(lane.is_acknowledged() && lane.finished().is_none());
             let report = ItemReport { status: ItemStatus::DONE, bytes_moved: token * 10, descriptors: token };
             agent.finish(report);

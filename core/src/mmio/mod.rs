@@ -19,7 +19,7 @@ mod staging;
 pub use control::{ControlWord, HostControl, OpaqueCycles, SequencerControl, TakenOver};
 pub use counters::{AgentCounters, COUNTERS, CountOrder, Counts, LaneCounters};
 pub use line::{AttentionLine, DoorbellLine};
-pub use mailbox::{AgentMailbox, ItemReport, ItemStatus, LaneMailbox};
+pub use mailbox::{AgentMailbox, CoreRecording, ItemReport, ItemStatus, LaneMailbox, Offer};
 pub use map::{
     Engine, EventId, Half, NotificationQueue, OutsideWindow, QueueBank, QueueId, QueueRegister, Register,
     RegisterMap, SemaphoreId, TpbId, TpbRegisters,

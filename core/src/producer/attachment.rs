@@ -219,6 +219,15 @@ impl Attachment {
         Ok(Pool::attach(memory, &setup, counts)?)
     }
 
+    /// Where a pool shows its current buffer and its sequence: what the core that writes it goes by.
+    ///
+    /// # Errors
+    /// A pool that the region does not have.
+    pub fn pool_head(&self, kind: PoolKind, instance: Instance) -> Result<DevAddr, AttachError> {
+        let pool = self.region.pool(kind, instance).ok_or(AttachError::NoPool { kind, instance })?;
+        Ok(self.region_at.offset(pool.current_ptr as u64))
+    }
+
     fn gate_addrs(&self) -> Option<ExtensionGateAddrs> {
         let (_, at) = self.extension?;
         let service = at.offset(extension::service(self.subsystem) as u64);

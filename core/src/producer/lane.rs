@@ -223,7 +223,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     }
 
     #[cold]
-    fn lose<K: Records>(&mut self, pool: &mut Pool<M, K, S>, cause: DropCause) -> Result<(), AppendError> {
+    pub(super) fn lose<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        cause: DropCause,
+    ) -> Result<(), AppendError> {
         pool.drop_records(1, cause);
         self.note_lost(1);
         Err(AppendError { cause })
@@ -610,7 +614,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
     }
 
-    fn note_lost(&mut self, records: u32) {
+    pub(super) fn note_lost(&mut self, records: u32) {
         self.state.dropped = self.state.dropped.wrapping_add(records);
         if let Some(words) = &self.words {
             words.dropped.set(self.state.dropped);
@@ -633,7 +637,8 @@ const fn activity_at(gate: Gate) -> LaneActivity {
     }
 }
 
-fn pause(gate: Gate, round: &mut u32, env: &mut impl WaitEnv) {
+/// One round of a wait at `gate`.
+pub(super) fn pause(gate: Gate, round: &mut u32, env: &mut impl WaitEnv) {
     env.note_parked(gate);
     env.relax(*round);
     *round = round.saturating_add(1);

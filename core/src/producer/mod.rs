@@ -43,6 +43,7 @@
 
 mod attachment;
 mod control;
+mod core_pool;
 mod free_queue;
 mod lane;
 mod latch;
@@ -57,6 +58,7 @@ mod wait_log;
 
 pub use attachment::{AttachError, Attachment, answer, judge, reply};
 pub use control::{Control, ControlWords, RecordWindow};
+pub use core_pool::{Admission, CorePool, CoreRecords, CoreState, Settlement, Turn};
 pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords};
 pub use latch::{HostSigns, Latch};
@@ -86,6 +88,8 @@ pub trait Records {
     const LAYOUT: BufferLayout;
     /// The kind that ready entries carry.
     const KIND: PoolKind;
+    /// Whether compute cores write the records, by the pointer and the sequence that the pool shows.
+    const BY_CORE: bool = false;
     /// What a pool of this kind does beyond the common; `()` when it does nothing.
     type Hooks<M: Memory>: Hooks<M>;
 }

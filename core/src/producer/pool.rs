@@ -367,6 +367,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             self.free.advance();
         }
         window.write(Self::COUNT_AT, &0u32.to_le_bytes());
+        Self::clear_evidence(&mut window);
         self.hooks.claimed(&mut window);
         make_room(self);
         self.current.publish(address);
@@ -403,8 +404,41 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         self.state.count = 0;
         if let Some(window) = self.window.as_mut() {
             window.write(Self::COUNT_AT, &0u32.to_le_bytes());
+            if K::BY_CORE {
+                Self::clear_evidence(window);
+                // A core begins again with the first slot when it sees another number.
+                self.state.sequence = self.state.sequence.wrapping_add(1) & S::COUNTER_MASK;
+                self.sequence.publish(self.state.sequence);
+            }
         }
         records
+    }
+
+    /// Counts the record of the slot committed last as lost, and the slot as free: the core it was for left nothing there.
+    pub(super) fn drop_last(&mut self, cause: DropCause) {
+        let Some(count) = self.state.count.checked_sub(1) else { return };
+        self.state.count = count;
+        if let Some(window) = self.window.as_mut() {
+            window.write(Self::COUNT_AT, &count.to_le_bytes());
+        }
+        self.drop_records(1, cause);
+    }
+
+    /// The slot committed last.
+    pub(super) fn last_slot(&self) -> Option<DevAddr> {
+        let last = self.state.count.checked_sub(1)?;
+        let at = Self::RECORDS_AT + last * Self::RECORD_BYTES;
+        self.window.is_some().then(|| self.state.buffer.offset(at.into()))
+    }
+
+    /// Makes slots that a core writes say nothing: what they show from then on is the core's record of this use.
+    fn clear_evidence(window: &mut M::Window) {
+        const CLEAR: [u8; 512] = [0; 512];
+        let bytes = if K::BY_CORE { K::LAYOUT.capacity * Self::RECORD_BYTES } else { 0 };
+        for from in (0..bytes).step_by(CLEAR.len()) {
+            let part = CLEAR.len().min((bytes - from) as usize);
+            window.write(Self::RECORDS_AT + from, &CLEAR[..part]);
+        }
     }
 
     /// Counts everything in the stashed buffer as lost. It stays where it is, empty, until it can be published.

@@ -20,7 +20,9 @@
 
 use core::cell::Cell;
 
-use super::{CountWords, Hooks, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem, WaitLog};
+use super::{
+    CoreRecords, CountWords, Hooks, Lane, LaneWords, Pool, PoolSetup, ReadyRing, Records, Subsystem, WaitLog,
+};
 use crate::gate::{ExtensionGateAddrs, Gate, Gates, WaitEnv};
 use crate::layout::{BufferLayout, GateOffsets, Instance, LaneOffsets, PoolKind, PoolOffsets};
 use crate::mem::{Clock, DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Relax, Window};
@@ -141,6 +143,23 @@ impl Records for Marked {
     type Hooks<M: Memory> = Marks<M>;
     const LAYOUT: BufferLayout = Record::LAYOUT;
     const KIND: PoolKind = Record::KIND;
+}
+
+/// The same record as a core writes it: the time at its end, one word unused, its token.
+#[derive(Debug)]
+pub struct OwnRecord;
+
+impl Records for OwnRecord {
+    type Record = [u32; 4];
+    type Hooks<M: Memory> = ();
+    const LAYOUT: BufferLayout = Record::LAYOUT;
+    const KIND: PoolKind = Record::KIND;
+    const BY_CORE: bool = true;
+}
+
+impl CoreRecords for OwnRecord {
+    const TOKEN_AT: u64 = 12;
+    const END_AT: u64 = 0;
 }
 
 /// What a pool of [`Marked`] records keeps beside its buffer.

@@ -1,24 +1,25 @@
 //! Finding out who owns each buffer, by reading shared memory alone.
 //!
 //! ```text
-//!   free queue ──► current ──► ready ring ──► (host)
-//!      read 1         read 2       read 3
+//!   free queue ──► current ─────────────────► ready ring ──► (host)
+//!                     └───────► stash ─────────────┘
+//!      read 1         read 2    read 3          read 4
 //! ```
 //!
 //! A buffer on the device only moves in the direction of the arrows, and is visible in its new place before it leaves the
 //! old one. Read in that order, no buffer that the device holds can be missed, so what the scan does not show is the
-//! host's. What it shows only as *current* may also be the trace of a publication that the dead host had already drained;
+//! host's. What it shows only as *held* by a lane, current or stashed, may also be the trace of a publication that the dead host had already drained;
 //! the [`drain`](super::drain) settles those. On memory that no device has touched yet, everything is the host's.
 
 use std::sync::Arc;
 
 use sluice_core::gate::Gate;
-use sluice_core::mem::{Fault, LongPeer, Memory};
+use sluice_core::mem::{DevAddr, Fault, Memory};
 use sluice_core::producer::Rules;
 
 use super::keeper::Shut;
 use super::ledger::{BufferId, Directory};
-use super::{FreeQueueFeed, GateControl, RingDrain};
+use super::{FreeQueueFeed, GateControl, HeldWords, RingDrain};
 
 /// Where a scan saw a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -26,8 +27,8 @@ pub enum Seen {
     /// In no place of the device.
     #[default]
     Nowhere,
-    /// Only as a lane's current buffer.
-    Current,
+    /// Only as one that a lane holds: its current buffer or its stash.
+    Held,
     /// In a free queue or a ready ring: certainly the device's.
     Queue,
 }
@@ -38,6 +39,7 @@ enum Place {
     Flag(u8),
     Queue(u32),
     Current(u32),
+    Stash(u32),
     Ring(u32),
     Done,
 }
@@ -64,7 +66,7 @@ pub struct Found {
     pub host: Vec<BufferId>,
     /// Buffers that are the device's.
     pub device: Vec<BufferId>,
-    /// Those of the device's buffers that were seen only as current.
+    /// Those of the device's buffers that were seen only as held by a lane.
     pub unsettled: Vec<BufferId>,
     /// Gates that an earlier keeper left shut.
     pub shut: Shut,
@@ -74,8 +76,8 @@ pub struct Found {
 pub struct ScanViews<'a, M: Memory> {
     /// Free queues of all pools, in the directory's order.
     pub queues: &'a [FreeQueueFeed<M>],
-    /// Current-buffer words of all pools, in the directory's order.
-    pub currents: &'a [LongPeer<M::Word>],
+    /// What lanes show to hold of all pools, in the directory's order.
+    pub held: &'a [HeldWords<M>],
     /// Ready rings of all lanes.
     pub rings: &'a [RingDrain<M>],
     /// The gates.
@@ -129,12 +131,14 @@ impl Attach {
                 self.state.place = self.queue_or_later(pool + 1, views);
             }
             Place::Current(pool) => {
-                let address = views.currents[pool as usize].try_observe()?;
-                if let Some(buffer) = self.directory.find(address) {
-                    let seen = &mut self.state.seen[buffer.0 as usize];
-                    *seen = (*seen).max(Seen::Current);
-                }
+                self.see_held(views.held[pool as usize].current.try_observe()?);
                 self.state.place = self.current_or_later(pool + 1, views);
+            }
+            Place::Stash(pool) => {
+                if let Some(stash) = &views.held[pool as usize].stash {
+                    self.see_held(stash.try_observe()?);
+                }
+                self.state.place = stash_or_later(pool + 1, views);
             }
             Place::Ring(ring) => {
                 for entry in views.rings[ring as usize].waiting()? {
@@ -167,10 +171,19 @@ impl Attach {
 
     fn current_or_later<M: Memory>(&self, pool: u32, views: &ScanViews<'_, M>) -> Place {
         // A scan that forgets what lanes are filling is the omission that a test must notice.
-        if self.rules.complete_scan && pool < views.currents.len() as u32 {
+        if !self.rules.complete_scan {
+            ring_or_later(0, views)
+        } else if pool < views.held.len() as u32 {
             Place::Current(pool)
         } else {
-            ring_or_later(0, views)
+            stash_or_later(0, views)
+        }
+    }
+
+    fn see_held(&mut self, address: DevAddr) {
+        if let Some(buffer) = self.directory.find(address) {
+            let seen = &mut self.state.seen[buffer.0 as usize];
+            *seen = (*seen).max(Seen::Held);
         }
     }
 
@@ -182,9 +195,17 @@ impl Attach {
         Found {
             host: with(|seen| seen == Seen::Nowhere),
             device: with(|seen| seen != Seen::Nowhere),
-            unsettled: with(|seen| seen == Seen::Current),
+            unsettled: with(|seen| seen == Seen::Held),
             shut: self.state.shut,
         }
+    }
+}
+
+fn stash_or_later<M: Memory>(pool: u32, views: &ScanViews<'_, M>) -> Place {
+    let mut later = views.held.iter().zip(0..).skip(pool as usize);
+    match later.find(|(held, _)| held.stash.is_some()) {
+        Some((_, pool)) => Place::Stash(pool),
+        None => ring_or_later(0, views),
     }
 }
 

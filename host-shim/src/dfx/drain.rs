@@ -7,17 +7,17 @@
 //! A transport may fail when the slot is given back. By then the ledger counts the buffer as the host's, and the lane may
 //! already reuse the slot; so the entry is kept, and the next poll of that ring only gives the slot back.
 //!
-//! After an attach some buffers may have been seen only as a lane's current one: either the lane fills them, or it had
-//! published them to the dead host and not yet cleared the word. The drain settles these, because it alone takes entries
+//! After an attach some buffers may have been seen only as held by a lane, current or stashed: either the lane does hold
+//! them, or it had published them to the dead host and not yet cleared the word. The drain settles these, because it alone takes entries
 //! out: a buffer that a lane no longer names and no ring holds is the host's.
 
 use std::sync::Arc;
 
-use sluice_core::mem::{Fault, LongPeer, Memory};
+use sluice_core::mem::{Fault, Memory};
 use sluice_core::producer::ReadyEntry;
 
 use super::ledger::{BufferId, Directory, TakenSide};
-use super::{Full, Pipe, RingDrain, RingState};
+use super::{Full, HeldWords, Pipe, RingDrain, RingState};
 
 /// Why an entry was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -77,21 +77,21 @@ pub struct DrainState {
 pub struct Drain<M: Memory, W> {
     directory: Arc<Directory>,
     rings: Vec<RingDrain<M>>,
-    currents: Vec<LongPeer<M::Word>>,
+    held: Vec<HeldWords<M>>,
     ledger: TakenSide<W>,
     state: DrainState,
 }
 
 impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
-    /// A drain over `rings`; `currents` are the current-buffer words of all pools, in the directory's order.
+    /// A drain over `rings`; `held` are the words in which lanes show what they hold of all pools, in the directory's order.
     pub fn new(
         directory: Arc<Directory>,
         rings: Vec<RingDrain<M>>,
-        currents: Vec<LongPeer<M::Word>>,
+        held: Vec<HeldWords<M>>,
         ledger: TakenSide<W>,
         unsettled: Vec<BufferId>,
     ) -> Self {
-        Self { directory, rings, currents, ledger, state: DrainState { ring: 0, unsettled, judged: None } }
+        Self { directory, rings, held, ledger, state: DrainState { ring: 0, unsettled, judged: None } }
     }
 
     /// What the drain remembers.
@@ -164,15 +164,18 @@ impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
         if self.ledger.take(buffer) { Ok(buffer) } else { Err(Refusal::NotDeviceHeld) }
     }
 
-    /// Looks again at the oldest open buffer: first at the lane's word, then at the rings, in the direction in which
+    /// Looks again at the oldest open buffer: first at the lane's words, then at the rings, in the direction in which
     /// buffers move.
     fn settle(&mut self, returned: &impl Pipe<BufferId>) -> Result<Drained, Fault> {
         let buffer = self.state.unsettled[0];
         let address = self.directory.address(buffer);
         let pool = self.directory.pool_of(buffer);
-        if self.currents[pool.0 as usize].try_observe()? == address {
-            self.state.unsettled.rotate_left(1);
-            return Ok(Drained::Nothing);
+        let HeldWords { current, stash } = &self.held[pool.0 as usize];
+        for word in [Some(current), stash.as_ref()].into_iter().flatten() {
+            if word.try_observe()? == address {
+                self.state.unsettled.rotate_left(1);
+                return Ok(Drained::Nothing);
+            }
         }
         for ring in &self.rings {
             for entry in ring.waiting()? {

@@ -47,7 +47,7 @@ pub use plan::PlanError;
 pub use session::{Session, SessionError};
 pub use sink::{BufferMeta, Discard, Freeze, Sink};
 
-pub use views::{FreeQueueFeed, GateControl, Occupancy, RingDrain, RingState, RingWatch};
+pub use views::{FreeQueueFeed, GateControl, HeldWords, Occupancy, RingDrain, RingState, RingWatch};
 
 use ledger::BufferId;
 

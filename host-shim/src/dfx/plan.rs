@@ -299,8 +299,6 @@ fn arrays_in_use(
     let in_use = move |array: &PoolArray| match (subsystem, array.kind) {
         (SubsystemId::Swimlane, PoolKind::SCHED_PHASE) => shape.lanes(),
         (SubsystemId::Swimlane, PoolKind::ORCH_PHASE) => 1,
-        // The cores' own pools are the compute cores' affair.
-        (SubsystemId::Swimlane, PoolKind::AICORE_TASK) => 0,
         _ => array.instances,
     };
     region.arrays().iter().map(move |array| (array, in_use(array))).filter(|(_, instances)| *instances > 0)

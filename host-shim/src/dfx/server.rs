@@ -1,9 +1,11 @@
 //! One subsystem as the service thread serves it: its drain and its keeper in turn, and what both count.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
-use sluice_core::layout::{self, LaneOffsets};
-use sluice_core::mem::{Fault, LongPeer, Memory, Own};
+use sluice_core::layout::extension::PoolStatus;
+use sluice_core::layout::{self, LaneOffsets, PoolKind};
+use sluice_core::mem::{Fault, Memory, Own};
 use sluice_core::producer::Rules;
 
 use super::attach::{Attach, ScanViews};
@@ -17,8 +19,11 @@ use super::plan::{Part, Plan};
 use super::release::{self, ReleaseReady};
 use super::service::Orders;
 use super::sink::Freeze;
-use super::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
+use super::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 use crate::device::Device;
+
+/// Where a lane shows the stash of a pool.
+const STASH: usize = offset_of!(PoolStatus, stash_ptr);
 
 /// What a collector is given; parts are numbered as in the plan.
 #[derive(Clone, Copy, Debug)]
@@ -87,12 +92,12 @@ impl<D: Device> Server<D> {
         returned: Arc<WaitPipe<BufferId>>,
         orders: Arc<Orders>,
     ) -> Result<Self, Fault> {
-        let views = Views { memory, part };
+        let views = Views { memory, plan, part };
         let gates = plan.release_epoch(part.subsystem);
         let gates = GateControl::attach(memory, part.region_block.at(), part.region.gates(), Some(gates))?;
         let queues = views.queues()?;
-        let (currents, rings) = (views.currents()?, views.rings()?);
-        let scan = ScanViews { queues: &queues, currents: &currents, rings: &rings, gates: &gates };
+        let (held, rings) = (views.held()?, views.rings()?);
+        let scan = ScanViews { queues: &queues, held: &held, rings: &rings, gates: &gates };
         let found = Attach::new(Arc::clone(&part.directory), Rules::ALL).run(&scan)?;
         let buffers = part.directory.buffers();
         let (given, taken) = (CounterWord::table(buffers), CounterWord::table(buffers));
@@ -114,7 +119,7 @@ impl<D: Device> Server<D> {
         keeper.round(&*returned, &mut *ready, |_| {})?;
         let directory = Arc::clone(&part.directory);
         Ok(Self {
-            drain: Drain::new(directory, rings, currents, taken_side, found.unsettled),
+            drain: Drain::new(directory, rings, held, taken_side, found.unsettled),
             keeper,
             ready,
             outlet,
@@ -270,6 +275,7 @@ impl<D: Device> Server<D> {
 /// The shared words of one subsystem, by role.
 struct Views<'a, M> {
     memory: &'a M,
+    plan: &'a Plan,
     part: &'a Part,
 }
 
@@ -302,8 +308,17 @@ impl<M: Memory> Views<'_, M> {
         self.pools(|pool| FreeQueueFeed::attach(self.memory, region, pool, slots, u32::MAX))
     }
 
-    fn currents(&self) -> Result<Vec<LongPeer<M::Word>>, Fault> {
+    /// Only pools that cores write have a stash.
+    fn held(&self) -> Result<Vec<HeldWords<M>>, Fault> {
         let region = self.part.region_block.at();
-        self.pools(|pool| LongPeer::at(self.memory, region.offset(pool.current_ptr as u64)))
+        let pools = self.part.directory.pools().iter();
+        let held = pools.filter_map(|pool| {
+            let current = self.part.region.pool(pool.kind, pool.instance)?.current_ptr;
+            let stash = (pool.kind == PoolKind::AICORE_TASK)
+                .then(|| self.plan.pool_word(self.part, pool.kind, pool.instance, STASH))
+                .flatten();
+            Some(HeldWords::attach(self.memory, region.offset(current as u64), stash))
+        });
+        held.collect()
     }
 }

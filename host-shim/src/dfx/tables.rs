@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | staging rings, one per core (PMU on a5) | the cores; zeroed here | the lanes, by the pointer in each pool |
 //! | addresses of the rings | the host | cores that are not told by their lane |
+//! | heads of the cores' own pools (swimlane) | the lanes; zeroed here | cores that are not told by their lane |
 //! | device phases | the lanes; reads as never stamped here | the host at the end |
 
 use sluice_core::exec::SideTables;
@@ -23,6 +24,7 @@ pub(super) struct Tables {
     shape: Shape,
     /// Rings, and the table of their addresses.
     staging: Option<[DeviceBlock; 2]>,
+    aicore_heads: Option<DeviceBlock>,
     phases: DeviceBlock,
 }
 
@@ -33,6 +35,12 @@ fn staging_bytes(config: &DfxConfig) -> Option<[u64; 2]> {
     regions
         .any(|region| staging_ptr(&region, Instance(0)).is_some())
         .then_some([cores * RING_BYTES as u64, cores * size_of::<u64>() as u64])
+}
+
+/// Bytes of the table of heads, where a session has one.
+fn aicore_heads_bytes(config: &DfxConfig) -> Option<u64> {
+    let has_swimlane = config.subsystems[SubsystemId::Swimlane.index()].is_some();
+    has_swimlane.then(|| u64::from(config.shape.cores()) * size_of::<u64>() as u64)
 }
 
 fn region(subsystem: SubsystemId, shape: Shape) -> Region {
@@ -47,7 +55,9 @@ fn staging_ptr(region: &Region, core: Instance) -> Option<usize> {
 impl Tables {
     /// Bytes of device memory that the tables take.
     pub(super) fn needed_bytes(config: &DfxConfig) -> u64 {
-        staging_bytes(config).iter().flatten().sum::<u64>() + device_phase::bytes(config.shape.lanes()) as u64
+        staging_bytes(config).iter().flatten().sum::<u64>()
+            + aicore_heads_bytes(config).unwrap_or(0)
+            + device_phase::bytes(config.shape.lanes()) as u64
     }
 
     /// Allocates the tables.
@@ -59,8 +69,9 @@ impl Tables {
             Some([rings, addresses]) => Some([alloc(rings)?, alloc(addresses)?]),
             None => None,
         };
+        let aicore_heads = aicore_heads_bytes(config).map(&alloc).transpose()?;
         let phases = alloc(device_phase::bytes(config.shape.lanes()) as u64)?;
-        Ok(Self { shape: config.shape, staging, phases })
+        Ok(Self { shape: config.shape, staging, aicore_heads, phases })
     }
 
     /// Makes the tables what lanes and cores expect, once the regions are.
@@ -78,6 +89,7 @@ impl Tables {
                 }
             }
         }
+        self.aicore_heads.iter().try_for_each(|heads| zero(memory, heads))?;
         zero(memory, &self.phases)?;
         let lanes = self.shape.lanes();
         let never = PhaseRecord { start_cycle: NEVER, end_cycle: 0 };
@@ -94,15 +106,16 @@ impl Tables {
 
     /// Bytes of device memory that the tables hold.
     pub(super) fn bytes(&self) -> u64 {
-        self.staging.iter().flatten().chain([&self.phases]).map(DeviceBlock::bytes).sum()
+        let blocks = self.staging.iter().flatten().chain(&self.aicore_heads).chain([&self.phases]);
+        blocks.map(DeviceBlock::bytes).sum()
     }
 
     /// Where they lie.
     pub(super) fn addresses(&self) -> SideTables {
         SideTables {
             pmu_rings: self.staging.as_ref().map_or(DevAddr::NULL, |[_, addresses]| addresses.at()),
+            aicore_heads: self.aicore_heads.as_ref().map_or(DevAddr::NULL, DeviceBlock::at),
             device_phases: self.phases.at(),
-            ..SideTables::default()
         }
     }
 

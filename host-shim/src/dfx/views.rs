@@ -2,7 +2,7 @@
 
 use sluice_core::gate::Gate;
 use sluice_core::layout::{GateOffsets, LaneOffsets, PoolOffsets};
-use sluice_core::mem::{Consume, DevAddr, Fault, Memory, Own, Peer, Words};
+use sluice_core::mem::{Consume, DevAddr, Fault, LongPeer, Memory, Own, Peer, Words};
 use sluice_core::producer::ReadyEntry;
 
 /// What a ready ring shows. Indices were checked against the ring.
@@ -24,6 +24,25 @@ pub enum RingState {
         /// What the device's read.
         tail: u32,
     },
+}
+
+/// The words in which a lane shows the buffers that it holds of a pool.
+pub struct HeldWords<M: Memory> {
+    /// The one being filled.
+    pub current: LongPeer<M::Word>,
+    /// A full one that made room for it and is not published yet, where pools have such.
+    pub stash: Option<LongPeer<M::Word>>,
+}
+
+impl<M: Memory> HeldWords<M> {
+    /// The words at these addresses.
+    ///
+    /// # Errors
+    /// [`Fault`] when one lies outside device memory.
+    pub fn attach(memory: &M, current: DevAddr, stash: Option<DevAddr>) -> Result<Self, Fault> {
+        let stash = stash.map(|at| LongPeer::at(memory, at)).transpose()?;
+        Ok(Self { current: LongPeer::at(memory, current)?, stash })
+    }
 }
 
 /// A ready ring as the drain sees it: owner of the head.

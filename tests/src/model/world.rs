@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sluice_core::gate::Gates;
 use sluice_core::layout::{BufferLayout, Instance, PoolKind};
-use sluice_core::mem::{DevAddr, LongPeer, Memory, Word};
+use sluice_core::mem::{DevAddr, Memory, Word};
 use sluice_core::producer::{
     Append, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Rules, Subsystem,
     Switch, SwitchEnd,
@@ -20,7 +20,7 @@ use sluice_host::dfx::drain::{Drain, DrainState, Drained};
 use sluice_host::dfx::keeper::{GateScope, Keeper, KeeperState, KeeperViews, Kept, Step as KeeperStep};
 use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide};
 use sluice_host::dfx::release::Unconditional;
-use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
+use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 
 use super::layout::{self, BUFFERS, LANES};
 use super::memory::{Actor, Grain, Logged, ModelMemory, ModelPipe, ModelWord, Owner, Shared, Stepped};
@@ -177,7 +177,7 @@ pub struct World<S: Subsystem> {
 
 struct Scan {
     queues: Vec<FreeQueueFeed<ModelMemory>>,
-    currents: Vec<LongPeer<ModelWord>>,
+    held: Vec<HeldWords<ModelMemory>>,
     rings: Vec<RingDrain<ModelMemory>>,
     gates: GateControl<ModelMemory>,
 }
@@ -225,8 +225,9 @@ impl<S: Subsystem> World<S> {
             RingDrain::attach(&memory, REGION, layout::lane_offsets(lane), layout::READY_ENTRIES)
                 .expect("mapped")
         };
-        let current = |pool| {
-            LongPeer::at(&memory, DevAddr(layout::pool_offsets(pool).current_ptr as u64)).expect("mapped")
+        let held = |pool| {
+            let current = DevAddr(layout::pool_offsets(pool).current_ptr as u64);
+            HeldWords::attach(&memory, current, None).expect("mapped")
         };
         let gates = || {
             GateControl::attach(&memory, REGION, layout::GATES, Some(layout::EXTENSION.release_epoch))
@@ -245,7 +246,7 @@ impl<S: Subsystem> World<S> {
         let drain = Drain::new(
             Arc::clone(&directory),
             (0..LANES).map(ring).collect(),
-            (0..LANES).map(current).collect(),
+            (0..LANES).map(held).collect(),
             TakenSide::new(given(), taken(), layout::LEDGER_MASK),
             Vec::new(),
         );
@@ -267,7 +268,7 @@ impl<S: Subsystem> World<S> {
             attach: Attach::new(Arc::clone(&directory), S::RULES),
             scan: Scan {
                 queues: (0..LANES).map(queue).collect(),
-                currents: (0..LANES).map(current).collect(),
+                held: (0..LANES).map(held).collect(),
                 rings: (0..LANES).map(ring).collect(),
                 gates: gates(),
             },
@@ -559,7 +560,7 @@ impl<S: Subsystem> World<S> {
 
 impl Scan {
     fn views(&self) -> ScanViews<'_, ModelMemory> {
-        ScanViews { queues: &self.queues, currents: &self.currents, rings: &self.rings, gates: &self.gates }
+        ScanViews { queues: &self.queues, held: &self.held, rings: &self.rings, gates: &self.gates }
     }
 }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use loom::thread;
 use sluice_core::gate::{Gate, WaitEnv};
 use sluice_core::layout::{BufferLayout, Instance, PoolKind};
-use sluice_core::mem::{Clock, DevAddr, LongPeer, Memory, Relax, Window};
+use sluice_core::mem::{Clock, DevAddr, Memory, Relax, Window};
 use sluice_core::producer::{Lane, Pool, PoolSetup, Records, Rules, Subsystem, SwitchEnd, tiny};
 use sluice_host::dfx::attach::ScanViews;
 use sluice_host::dfx::drain::{Drain, Drained};
 use sluice_host::dfx::keeper::{GateScope, Keeper, KeeperViews, Kept, Shut};
 use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, TakenSide};
 use sluice_host::dfx::release::Unconditional;
-use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
+use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 
 use crate::memory::{LoomMemory, LoomWord, Weakened};
 
@@ -191,9 +191,10 @@ impl Stage {
         (0..self.lanes).map(|pool| queue(pool).expect("a queue")).collect()
     }
 
-    pub(crate) fn currents(&self) -> Vec<LongPeer<LoomWord>> {
-        let current = |pool| LongPeer::at(&self.memory, tiny::at(tiny::pool(pool).current_ptr));
-        (0..self.lanes).map(|pool| current(pool).expect("a word")).collect()
+    pub(crate) fn held(&self) -> Vec<HeldWords<LoomMemory>> {
+        let current = |pool: u32| tiny::at(tiny::pool(pool).current_ptr);
+        let held = |pool| HeldWords::attach(&self.memory, current(pool), None);
+        (0..self.lanes).map(|pool| held(pool).expect("a word")).collect()
     }
 
     pub(crate) fn gates(&self) -> GateControl<LoomMemory> {
@@ -214,7 +215,7 @@ impl Stage {
 
     pub(crate) fn drain(&self) -> Drain<LoomMemory, LoomWord> {
         let ledger = TakenSide::new(self.ledger(0), self.ledger(1), u32::MAX);
-        Drain::new(Arc::clone(&self.directory), self.rings(), self.currents(), ledger, Vec::new())
+        Drain::new(Arc::clone(&self.directory), self.rings(), self.held(), ledger, Vec::new())
     }
 
     /// A keeper that holds `spare`.
@@ -243,8 +244,8 @@ impl Stage {
     }
 
     pub(crate) fn scan<R>(&self, with: impl FnOnce(&ScanViews<'_, LoomMemory>) -> R) -> R {
-        let (queues, currents, rings, gates) = (self.queues(), self.currents(), self.rings(), self.gates());
-        with(&ScanViews { queues: &queues, currents: &currents, rings: &rings, gates: &gates })
+        let (queues, held, rings, gates) = (self.queues(), self.held(), self.rings(), self.gates());
+        with(&ScanViews { queues: &queues, held: &held, rings: &rings, gates: &gates })
     }
 }
 

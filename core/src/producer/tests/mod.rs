@@ -2,6 +2,7 @@
 
 mod accounts;
 mod chains;
+mod core_pool;
 mod hooks;
 mod hostile;
 mod latch;

@@ -170,6 +170,21 @@ fn an_open_buffer_that_nobody_names_is_recovered_once() {
 }
 
 #[test]
+fn a_stash_of_a_dead_hosts_time_is_settled_like_a_current_buffer() {
+    let bench = Bench::new();
+    bench.give([0, 1]);
+    bench.set_current(0, Some(1));
+    bench.set_stash(0, Some(0));
+    let mut drain = bench.drain(&[0, 1]);
+    for _ in 0..4 {
+        assert_eq!(poll(&bench, &mut drain), Drained::Nothing, "the lane holds both");
+    }
+    bench.set_stash(0, None);
+    assert_eq!(poll(&bench, &mut drain), Drained::Recovered(BufferId(0)));
+    assert_eq!(drain.state().unsettled, [BufferId(1)]);
+}
+
+#[test]
 fn a_buffer_whose_lane_fills_another_is_recovered() {
     let bench = Bench::new();
     bench.give([0, 1]);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use sluice_core::gate::Gate;
 use sluice_core::layout::{Instance, PoolKind};
 use sluice_core::mem::testing::{Double, Poke};
-use sluice_core::mem::{DevAddr, Fault, LongPeer, Memory};
+use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::producer::tiny::{self, Record};
 use sluice_core::producer::{ReadyEntry, Records, Rules};
 
@@ -26,12 +26,14 @@ use super::drain::Drain;
 use super::keeper::{GateScope, Keeper, KeeperViews, Shut};
 use super::ledger::{BufferId, CounterWord, Directory, GivenSide, TakenSide};
 use super::release::ReleaseReady;
-use super::{FreeQueueFeed, Full, GateControl, Pipe, RingDrain, RingWatch};
+use super::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 
 const LANES: u32 = 2;
 const POOLS: u32 = 2;
 /// Buffers of each pool.
 const BUFFERS: u32 = 3;
+/// Where a pool's status shows its stash.
+const STASH: usize = 14;
 /// A ring holds one fewer.
 const READY_ENTRIES: u32 = 4;
 const FREE_SLOTS: u32 = 2;
@@ -130,9 +132,11 @@ impl Bench {
         (0..POOLS).map(|pool| queue(pool).expect("mapped")).collect()
     }
 
-    fn currents(&self) -> Vec<LongPeer<<Double as Memory>::Word>> {
-        let current = |pool| LongPeer::at(&self.memory, tiny::at(tiny::pool(pool).current_ptr));
-        (0..POOLS).map(|pool| current(pool).expect("mapped")).collect()
+    fn held(&self) -> Vec<HeldWords<Double>> {
+        let stash = |pool| Some(tiny::pool_status(pool, STASH));
+        let current = |pool: u32| tiny::at(tiny::pool(pool).current_ptr);
+        let held = |pool| HeldWords::attach(&self.memory, current(pool), stash(pool));
+        (0..POOLS).map(|pool| held(pool).expect("mapped")).collect()
     }
 
     fn gates(&self) -> GateControl<Double> {
@@ -143,7 +147,7 @@ impl Bench {
     fn drain(&self, unsettled: &[u32]) -> Drain<Double, CounterWord> {
         let unsettled = unsettled.iter().copied().map(BufferId).collect();
         let directory = Arc::clone(&self.directory);
-        Drain::new(directory, self.rings(), self.currents(), self.taken_side(), unsettled)
+        Drain::new(directory, self.rings(), self.held(), self.taken_side(), unsettled)
     }
 
     fn keeper(&self, scope: GateScope, spare: &[u32], shut: Shut) -> Keeper<Double, CounterWord> {
@@ -154,8 +158,8 @@ impl Bench {
     }
 
     fn scan<R>(&self, with: impl FnOnce(&ScanViews<'_, Double>) -> R) -> R {
-        let (queues, currents, rings, gates) = (self.queues(), self.currents(), self.rings(), self.gates());
-        with(&ScanViews { queues: &queues, currents: &currents, rings: &rings, gates: &gates })
+        let (queues, held, rings, gates) = (self.queues(), self.held(), self.rings(), self.gates());
+        with(&ScanViews { queues: &queues, held: &held, rings: &rings, gates: &gates })
     }
 
     /// Counts `buffers` as the device's.
@@ -208,6 +212,11 @@ impl Bench {
     fn set_current(&self, pool: u32, buffer: Option<u32>) {
         let address = buffer.map_or(DevAddr::NULL, tiny::buffer);
         self.memory.poke_address(tiny::at(tiny::pool(pool).current_ptr), address);
+    }
+
+    fn set_stash(&self, pool: u32, buffer: Option<u32>) {
+        let address = buffer.map_or(DevAddr::NULL, tiny::buffer);
+        self.memory.poke_address(tiny::pool_status(pool, STASH), address);
     }
 
     /// The buffers in the queue of `pool`, oldest first.

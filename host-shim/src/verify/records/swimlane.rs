@@ -3,25 +3,62 @@
 //! | pool | records | known by |
 //! |---|---|---|
 //! | task, per core | one per work item and execution | dispatch token 1, 2, … n |
+//! | the core's own, per core | likewise, inside the lane's time of the same item | dispatch token 1, 2, … n |
 //! | scheduler phase, per lane | one dispatch and one complete per item of the lane's cores | kind |
 //! | orchestrator phase, of the lane that runs the sequencers | one per execution and TPB | task id `tpb << 32 \| execution`, submit number of the TPB |
+
+use std::collections::HashMap;
 
 use sluice_core::exec::LaneIndex;
 use sluice_core::layout::PoolKind;
 use sluice_core::layout::swimlane::{
-    AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
+    AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
 };
 
-use super::{Expectation, ExpectedRecords, Once, RecordCheck};
+use super::{Expectation, ExpectedCore, ExpectedRecords, Once, RecordCheck};
 use crate::capture::{Items, Pool};
 
 /// What has been met of each core, each lane and the submits.
 pub(super) struct Ledger {
-    tasks: Vec<(u32, Once)>,
+    cores: Vec<Core>,
     /// By lane: dispatches and completes expected and met.
     phases: Vec<Phases>,
     /// By TPB: executions, and submit numbers.
     submits: Vec<[Once; 2]>,
+}
+
+/// The tasks of one core.
+struct Core {
+    number: u32,
+    /// As its lane saw them.
+    seen: Once,
+    /// As it recorded them itself.
+    own: Once,
+    /// By token: records whose counterpart has not been met.
+    single: HashMap<u32, Record>,
+}
+
+/// Begin and end of a task.
+#[derive(Clone, Copy)]
+enum Record {
+    OfLane(u64, u64),
+    OfCore(u64, u64),
+}
+
+impl Core {
+    /// Whether both records of a task fit together; `true` while only one of them has been met.
+    fn fits(&mut self, token: u32, record: Record) -> bool {
+        match (record, self.single.remove(&token)) {
+            (Record::OfLane(dispatch, finish), Some(Record::OfCore(start, end)))
+            | (Record::OfCore(start, end), Some(Record::OfLane(dispatch, finish))) => {
+                dispatch <= start && end <= finish
+            }
+            (record, _) => {
+                self.single.insert(token, record);
+                true
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -38,9 +75,12 @@ impl Ledger {
         for core in &run.cores {
             phases[core.lane as usize].expected += core.tasks(run.executions);
         }
-        let tasks = run.cores.iter().map(|core| (core.core, Once::new(core.tasks(run.executions))));
+        let core = |core: &ExpectedCore| {
+            let tasks = || Once::new(core.tasks(run.executions));
+            Core { number: core.core, seen: tasks(), own: tasks(), single: HashMap::new() }
+        };
         Self {
-            tasks: tasks.collect(),
+            cores: run.cores.iter().map(core).collect(),
             phases,
             submits: (0..run.tpbs).map(|_| [(); 2].map(|()| Once::new(run.executions))).collect(),
         }
@@ -49,7 +89,7 @@ impl Ledger {
 
 impl Expectation for Ledger {
     fn count(&self) -> u64 {
-        let tasks: u64 = self.tasks.iter().map(|(_, tasks)| tasks.count).sum();
+        let tasks: u64 = self.cores.iter().map(|core| core.seen.count + core.own.count).sum();
         let phases: u64 = self.phases.iter().map(|phases| 2 * phases.expected).sum();
         let submits: u64 = self.submits.iter().map(|[executions, _]| executions.count).sum();
         tasks + phases + submits
@@ -58,17 +98,36 @@ impl Expectation for Ledger {
     fn meet(&mut self, pool: Pool, records: &[u8], check: &mut RecordCheck) {
         match pool.kind {
             PoolKind::AICPU_TASK => {
-                let tasks = self.tasks.iter_mut().find(|(core, _)| *core == pool.instance);
-                let Some((_, tasks)) = tasks else {
+                let Some(core) = self.cores.iter_mut().find(|core| core.number == pool.instance) else {
                     return check.find(|| format!("{pool}: records of a core that has no work"));
                 };
                 for record in Items::<AicpuTaskRecord>::new(records) {
                     let token = record.reg_task_id;
-                    if !u64::from(token).checked_sub(1).is_some_and(|number| tasks.meet(number)) {
+                    if !u64::from(token).checked_sub(1).is_some_and(|number| core.seen.meet(number)) {
                         check.find(|| format!("{pool}: token {token} is not expected, or here again"));
                     }
                     if record.finish_time < record.dispatch_time {
                         check.find(|| format!("{pool}: token {token} finishes before its dispatch"));
+                    }
+                    if !core.fits(token, Record::OfLane(record.dispatch_time, record.finish_time)) {
+                        check.find(|| format!("{pool}: token {token} does not enclose the core's own times"));
+                    }
+                }
+            }
+            PoolKind::AICORE_TASK => {
+                let Some(core) = self.cores.iter_mut().find(|core| core.number == pool.instance) else {
+                    return check.find(|| format!("{pool}: records of a core that has no work"));
+                };
+                for record in Items::<AicoreTaskRecord>::new(records) {
+                    let token = record.reg_task_id;
+                    if !u64::from(token).checked_sub(1).is_some_and(|number| core.own.meet(number)) {
+                        check.find(|| format!("{pool}: token {token} is not expected, or here again"));
+                    }
+                    if record.end_time < record.start_time {
+                        check.find(|| format!("{pool}: token {token} ends before its start"));
+                    }
+                    if !core.fits(token, Record::OfCore(record.start_time, record.end_time)) {
+                        check.find(|| format!("{pool}: token {token} is not inside the lane's times"));
                     }
                 }
             }
@@ -119,8 +178,9 @@ impl Expectation for Ledger {
                 check.find(|| format!("{what}: {missing} of {expected} records are not there"));
             }
         };
-        for (core, tasks) in &self.tasks {
-            missing(format!("tasks of core {core}"), tasks.count, tasks.missing());
+        for Core { number, seen, own, .. } in &self.cores {
+            missing(format!("tasks of core {number}"), seen.count, seen.missing());
+            missing(format!("own records of core {number}"), own.count, own.missing());
         }
         for (tpb, [executions, _]) in self.submits.iter().enumerate() {
             missing(format!("submits of TPB {tpb}"), executions.count, executions.missing());
@@ -189,8 +249,19 @@ mod tests {
         }
     }
 
+    fn own(token: u32) -> AicoreTaskRecord {
+        AicoreTaskRecord {
+            start_time: 6,
+            end_time: 8,
+            task_token_raw: 0,
+            reg_task_id: token,
+            receive_to_start_cycles: 0,
+        }
+    }
+
     struct Run {
         tasks: Vec<(u32, AicpuTaskRecord)>,
+        own: Vec<(u32, AicoreTaskRecord)>,
         phases: Vec<(u32, AicpuSchedPhaseRecord)>,
         submits: Vec<(u32, AicpuOrchPhaseRecord)>,
     }
@@ -204,6 +275,7 @@ mod tests {
             };
             Self {
                 tasks: (1..=6).map(|t| (0, task(t))).chain((1..=3).map(|t| (7, task(t)))).collect(),
+                own: (1..=6).map(|t| (0, own(t))).chain((1..=3).map(|t| (7, own(t)))).collect(),
                 phases: both(0, 6).chain(both(1, 3)).collect(),
                 submits: (0..6).map(|i| (0, submit(u64::from(i % 2), u64::from(i / 2), i / 2))).collect(),
             }
@@ -225,6 +297,7 @@ mod tests {
                 }
             }
             append(&writer, PoolKind::AICPU_TASK, &self.tasks);
+            append(&writer, PoolKind::AICORE_TASK, &self.own);
             append(&writer, PoolKind::SCHED_PHASE, &self.phases);
             append(&writer, PoolKind::ORCH_PHASE, &self.submits);
             let mut reader = Reader::new(Cursor::new(writer.into_storage())).unwrap();
@@ -235,23 +308,26 @@ mod tests {
     #[test]
     fn the_right_set_is_right() {
         let check = Run::right().check();
-        assert_eq!(check, RecordCheck { expected: 33, found: 33, ..RecordCheck::default() });
+        assert_eq!(check, RecordCheck { expected: 42, found: 42, ..RecordCheck::default() });
     }
 
     #[test]
     fn every_record_left_out_or_doubled_is_noticed() {
-        for which in 0..33 {
+        for which in 0..42 {
             for doubled in [false, true] {
                 let mut run = Run::right();
                 let change = |len: usize, at: usize| (at < len).then_some(at);
                 if let Some(at) = change(9, which) {
                     let record = run.tasks.remove(at);
                     run.tasks.extend([record, record].into_iter().take(2 * usize::from(doubled)));
-                } else if let Some(at) = change(18, which - 9) {
+                } else if let Some(at) = change(9, which - 9) {
+                    let record = run.own.remove(at);
+                    run.own.extend([record, record].into_iter().take(2 * usize::from(doubled)));
+                } else if let Some(at) = change(18, which - 18) {
                     let record = run.phases.remove(at);
                     run.phases.extend([record, record].into_iter().take(2 * usize::from(doubled)));
                 } else {
-                    let record = run.submits.remove(which - 27);
+                    let record = run.submits.remove(which - 36);
                     run.submits.extend([record, record].into_iter().take(2 * usize::from(doubled)));
                 }
                 assert!(!run.check().is_right(), "record {which}, doubled: {doubled}");
@@ -277,8 +353,14 @@ mod tests {
         );
         assert_eq!(
             says(|run| run.tasks[1].1.finish_time = 4),
-            "swimlane/aicpu_task[0]: token 2 finishes before its dispatch"
+            "swimlane/aicpu_task[0]: token 2 finishes before its dispatch; \
+             swimlane/aicore_task[0]: token 2 is not inside the lane's times"
         );
+        assert_eq!(
+            says(|run| run.own[8].1.end_time = 10),
+            "swimlane/aicore_task[7]: token 3 is not inside the lane's times"
+        );
+        assert_eq!(says(|run| _ = run.own.pop()), "own records of core 7: 1 of 3 records are not there");
         assert_eq!(
             says(|run| run.phases[0].1.kind = SchedPhaseKind::DRAIN),
             "swimlane/sched_phase[0]: phase drain is not expected; lane 0: 5 dispatch phases, want 6"
