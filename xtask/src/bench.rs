@@ -39,6 +39,8 @@ const FIGURES: &[(&str, Option<f64>)] = &[
     ("capture_to_file", Some(1.5)),
     ("freeze_round_trip", Some(20.0)),
     ("freeze_round_trip_cold", None),
+    ("distortion_all", None),
+    ("distortion_lane", None),
     ("name_lookup_64", Some(1.35)),
     ("name_lookup_512", Some(1.35)),
     ("bind_hit", Some(0.05)),

@@ -12,7 +12,7 @@ use sluice_host::neff::{Neff, ReadOptions, pack};
 /// A device that runs the firmware on threads of its own, and everything that a model needs.
 pub(crate) struct Machine {
     pub(crate) unit: Unit<SimDevice>,
-    heap: Heap,
+    pub(crate) heap: Heap,
 }
 
 impl Machine {
@@ -25,6 +25,15 @@ impl Machine {
     pub(crate) fn with_delays(tpbs: u32, most_cycles: u64) -> anyhow::Result<Self> {
         let mut config = SimConfig { tpbs, lanes: 1, ..SimConfig::default() };
         config.delays.max_cycles = most_cycles;
+        Self::of(config)
+    }
+
+    /// As [`start`](Self::start), with that many lanes.
+    pub(crate) fn with_lanes(tpbs: u32, lanes: u32) -> anyhow::Result<Self> {
+        Self::of(SimConfig { tpbs, lanes, ..SimConfig::default() })
+    }
+
+    fn of(config: SimConfig) -> anyhow::Result<Self> {
         let device = Arc::new(SimDevice::start(config)?);
         let ram = device.map().ram;
         let heap = Heap::new(ram.base, ram.bytes);

@@ -13,6 +13,7 @@
 //! | `engine` | `append_32b`, `switch_uncontended` |
 //! | `handover` | `handover_1pool`, `handover_24pools`, `capture_to_file` |
 //! | `freeze` | `freeze_round_trip`, `freeze_round_trip_cold` |
+//! | `scope` | `distortion_all`, `distortion_lane` |
 //! | `names` | `name_lookup_64`, `name_lookup_512` |
 //! | `bind` | `bind_hit`, `bind_miss` |
 //! | `submit` | `submit_empty`, `submit_empty_cold` |
@@ -28,6 +29,7 @@ mod handover;
 mod machine;
 mod names;
 mod pingpong;
+mod scope;
 mod submit;
 mod wait;
 mod windows;
@@ -67,6 +69,7 @@ const BENCHES: &[Bench] = &[
     (&["handover_24pools"], handover::pools),
     (&["capture_to_file"], handover::capture),
     (&["freeze_round_trip", "freeze_round_trip_cold"], freeze::round_trip),
+    (&["distortion_all", "distortion_lane"], scope::distortion),
     (&["name_lookup_64"], names::lookup::<64>),
     (&["name_lookup_512"], names::lookup::<512>),
     (&["bind_hit"], bind::hit),
