@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_core::exec::{HostBoot, LaneIndex};
+use sluice_core::layout::device_phase::DevicePhase;
 use sluice_core::layout::swimlane::{AicpuTaskRecord, Level};
 use sluice_core::layout::{ArchId, PoolKind, Shape, SubsystemId};
 use sluice_core::mem::{DevAddr, Fault};
@@ -18,7 +19,8 @@ use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::device::unmapped::{MappedRanges, Unmapped};
 use sluice_host::dfx::keeper::GateScope;
 use sluice_host::dfx::{
-    Account, BufferCounts, BufferMeta, DfxConfig, Freeze, Session, SessionError, Sink, SubsystemConfig,
+    Account, BufferCounts, BufferMeta, DfxConfig, Freeze, LanePhase, Session, SessionError, Sink,
+    SubsystemConfig,
 };
 use zerocopy::FromBytes;
 
@@ -28,6 +30,7 @@ struct Seen {
     sequences: HashMap<(u32, u32), Vec<u32>>,
     tokens: HashMap<u32, Vec<u32>>,
     freezes: Vec<Freeze>,
+    phases: Vec<LanePhase>,
 }
 
 #[derive(Clone, Default)]
@@ -43,6 +46,11 @@ impl Sink for Keep {
             let tokens = records.chunks_exact(size_of::<AicpuTaskRecord>()).map(token);
             seen.tokens.entry(meta.instance.0).or_default().extend(tokens);
         }
+        Ok(())
+    }
+
+    fn phases(&self, phases: &[LanePhase]) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).phases.extend(phases);
         Ok(())
     }
 
@@ -131,6 +139,14 @@ fn check_on<D: Device>(device: &Arc<D>, load: &Load, began: impl FnOnce()) -> Se
         assert!(tokens.is_sorted_by(|a, b| a < b), "tokens of core {core} rise");
     }
     assert_eq!(total, load.records);
+    let runs = seen.phases.iter().filter(|phase| phase.phase == DevicePhase::RUN_WALL);
+    let lanes: Vec<u32> = runs.clone().map(|run| run.lane.0).collect();
+    assert_eq!(lanes, (0..load.lanes).collect::<Vec<_>>(), "each lane says when it recorded");
+    assert!(runs.clone().all(|run| run.start_cycles < run.end_cycles));
+    assert!(
+        seen.phases.iter().all(|phase| phase.phase != DevicePhase::SO_LOAD),
+        "what never was is left out"
+    );
     seen
 }
 

@@ -129,13 +129,17 @@ fn counts<'a>(tracks: &'a Tracks, part: &str) -> BTreeMap<&'a str, u64> {
     counts
 }
 
+/// Whether slices on the track come from records.
+fn is_of_records(path: &str) -> bool {
+    !path.starts_with("host") && !path.contains(" phases")
+}
+
 #[test]
 fn a_model_shows_every_task_on_its_core_and_every_phase_of_the_host() {
     const EXECUTIONS: u64 = 20;
     let (tracks, report) = run("model", &["run", "--executions", &EXECUTIONS.to_string()]);
     assert_eq!(report["lossless"], Value::Bool(true));
-    let total: u64 =
-        tracks.iter().filter(|(path, _)| !path.starts_with("host")).map(|(_, s)| s.len() as u64).sum();
+    let total: u64 = tracks.iter().filter(|(path, _)| is_of_records(path)).map(|(_, s)| s.len() as u64).sum();
     let subsystems = report["dfx"].as_object().expect("figures by subsystem").values();
     let collected: u64 = subsystems.filter_map(|figures| figures["collected"].as_u64()).sum();
     assert_eq!(collected, total, "one slice per record");
@@ -173,6 +177,8 @@ fn a_model_shows_every_task_on_its_core_and_every_phase_of_the_host() {
     assert_eq!(shown, 3 * 10 * EXECUTIONS, "each task as lane and core saw it, and with its counts");
     for lane in ["lanes/lane 0", "lanes/lane 1"] {
         assert!(!counts(&tracks, lane).is_empty(), "{lane} shows what it did");
+        let phases = counts(&tracks, &format!("{lane} phases"));
+        assert_eq!(phases.get("run_wall"), Some(&1), "{lane}: {phases:?}");
     }
     assert_eq!(
         counts(&tracks, "orchestrator").values().sum::<u64>(),

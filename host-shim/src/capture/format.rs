@@ -198,6 +198,8 @@ impl Kind {
     pub const END: Self = Self(7);
     /// [`FreezeEvent`](super::FreezeEvent)s.
     pub const FREEZES: Self = Self(8);
+    /// [`DevicePhaseNote`](super::DevicePhaseNote)s.
+    pub const DEVICE_PHASES: Self = Self(9);
 
     /// Most bytes of a payload of this kind.
     pub const fn max_payload_bytes(self) -> usize {
@@ -215,6 +217,7 @@ impl Kind {
             Self::FREEZES | Self::FREEZES_0 => "freezes",
             Self::CLOCK_PAIRS => "clock pairs",
             Self::HOST_PHASES => "host phases",
+            Self::DEVICE_PHASES => "device phases",
             Self::LOSSES => "losses",
             Self::END => "end",
             _ => return None,

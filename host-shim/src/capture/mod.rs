@@ -48,8 +48,8 @@ pub use check::{Census, census};
 pub use folder::{FolderError, RunFolder};
 pub use format::{FileHeader, HeaderError, Kind, RunId};
 pub use payload::{
-    BufferHeader, ClockPair, Core, FreezeEvent, Gate, HostPhase, Items, LossCause, LossNote, Manifest, Phase,
-    Pool, PoolTotals, Subsystem, Summary, WorkItem,
+    BufferHeader, ClockPair, Core, DevicePhaseNote, FreezeEvent, Gate, HostPhase, Items, LossCause, LossNote,
+    Manifest, Phase, Pool, PoolTotals, Subsystem, Summary, WorkItem,
 };
 pub use reader::{Damage, OpenError, Reader, Segment};
 pub use writer::Writer;

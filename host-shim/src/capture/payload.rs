@@ -8,6 +8,7 @@ use core::marker::PhantomData;
 use core::mem::{offset_of, size_of};
 
 use serde::{Deserialize, Serialize};
+use sluice_core::layout::device_phase::DevicePhase;
 use sluice_core::layout::{PoolKind, SubsystemId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -281,6 +282,20 @@ pub struct HostPhase {
     pub phase: Phase,
 }
 
+/// A phase that a lane of the device went through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DevicePhaseNote {
+    /// The lane.
+    pub lane: u32,
+    /// Which phase.
+    pub phase: DevicePhase,
+    /// Device counter when it began.
+    pub start_cycles: u64,
+    /// Device counter when it ended.
+    pub end_cycles: u64,
+}
+
 /// Records that did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -303,6 +318,7 @@ pub struct LossNote {
 const _: () = assert!(size_of::<FreezeEvent>() == 40 && FreezeEvent::BYTES_0 == 32);
 const _: () = assert!(size_of::<ClockPair>() == 24);
 const _: () = assert!(size_of::<HostPhase>() == 56 && size_of::<LossNote>() == 40);
+const _: () = assert!(size_of::<DevicePhaseNote>() == 24);
 
 impl LossNote {
     /// `records` records of `pool` were lost by `cause`.

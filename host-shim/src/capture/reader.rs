@@ -19,7 +19,9 @@ use std::path::{Path, PathBuf};
 use zerocopy::FromBytes;
 
 use super::format::{ALIGN_BYTES, FileHeader, HEAD_BYTES, HEADER_BYTES, HeaderError, Kind, SegmentHead};
-use super::payload::{BufferHeader, ClockPair, FreezeEvent, HostPhase, Items, LossNote, Manifest, Summary};
+use super::payload::{
+    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest, Summary,
+};
 
 /// Most damages kept; more are only counted.
 pub const MAX_DAMAGES: usize = 64;
@@ -135,6 +137,8 @@ pub enum Segment<'a> {
     ClockPairs(Items<'a, ClockPair>),
     /// What the host did.
     HostPhases(Items<'a, HostPhase>),
+    /// What lanes of the device went through.
+    DevicePhases(Items<'a, DevicePhaseNote>),
     /// Records that did not arrive.
     Losses(Items<'a, LossNote>),
     /// What the run came to.
@@ -377,6 +381,7 @@ enum Content {
     Freezes { item_bytes: usize },
     ClockPairs,
     HostPhases,
+    DevicePhases,
     Losses,
     End(Box<Summary>),
     Unknown(Kind),
@@ -417,6 +422,7 @@ impl Content {
             }
             Kind::CLOCK_PAIRS => whole_items::<ClockPair>(payload, Self::ClockPairs),
             Kind::HOST_PHASES => whole_items::<HostPhase>(payload, Self::HostPhases),
+            Kind::DEVICE_PHASES => whole_items::<DevicePhaseNote>(payload, Self::DevicePhases),
             Kind::LOSSES => whole_items::<LossNote>(payload, Self::Losses),
             later => Ok(Self::Unknown(later)),
         }
@@ -429,6 +435,7 @@ impl Content {
             Self::Freezes { item_bytes } => Segment::Freezes(Items::of_size(payload, item_bytes)),
             Self::ClockPairs => Segment::ClockPairs(Items::new(payload)),
             Self::HostPhases => Segment::HostPhases(Items::new(payload)),
+            Self::DevicePhases => Segment::DevicePhases(Items::new(payload)),
             Self::Losses => Segment::Losses(Items::new(payload)),
             Self::End(summary) => Segment::End(summary),
             Self::Unknown(kind) => Segment::Unknown(kind),
@@ -441,6 +448,7 @@ mod tests {
     use std::io::Cursor;
 
     use proptest::prelude::*;
+    use sluice_core::layout::device_phase::DevicePhase;
     use zerocopy::IntoBytes;
 
     use super::super::payload::{Gate, LossCause, Phase, Subsystem};
@@ -461,6 +469,8 @@ mod tests {
         writer.append_clock_pairs(&[pair]).unwrap();
         let phase = HostPhase { start_ns: 1, end_ns: 2, execution: 0, thread: 1, phase: Phase::new("wait") };
         writer.append_host_phases(&[phase]).unwrap();
+        let phase = DevicePhaseNote { lane: 0, phase: DevicePhase::RUN_WALL, start_cycles: 1, end_cycles: 2 };
+        writer.append_device_phases(&[phase]).unwrap();
         writer.append_losses(&[LossNote::new(POOL, Some(3), LossCause::CORRUPT, 5, 9)]).unwrap();
         writer.append_summary(&Summary { report: Report::default(), pools: Vec::new() }).unwrap();
         writer.into_storage()
@@ -483,6 +493,7 @@ mod tests {
                 Segment::Freezes(items) => format!("{} freezes", items.len()),
                 Segment::ClockPairs(items) => format!("{} pairs", items.len()),
                 Segment::HostPhases(items) => format!("{} phases", items.len()),
+                Segment::DevicePhases(items) => format!("{} device phases", items.len()),
                 Segment::Losses(items) => format!("{} losses", items.len()),
                 Segment::End(_) => "end".into(),
                 Segment::Unknown(kind) => kind.to_string(),
@@ -491,7 +502,8 @@ mod tests {
         seen
     }
 
-    const WHOLE: [&str; 8] = ["sim", "0", "1", "2", "1 pairs", "1 phases", "1 losses", "end"];
+    const WHOLE: [&str; 9] =
+        ["sim", "0", "1", "2", "1 pairs", "1 phases", "1 device phases", "1 losses", "end"];
 
     /// Where segments begin, and the end.
     fn starts(bytes: &[u8]) -> Vec<usize> {
@@ -561,7 +573,10 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[hit] ^= 0x10;
             let mut reader = open(&damaged);
-            assert_eq!(walk(&mut reader), ["sim", "0", "2", "1 pairs", "1 phases", "1 losses", "end"]);
+            assert_eq!(
+                walk(&mut reader),
+                ["sim", "0", "2", "1 pairs", "1 phases", "1 device phases", "1 losses", "end"]
+            );
             assert_eq!(reader.damages()[0].to_string(), format!("byte {}: {expected}", starts[2]));
         }
     }

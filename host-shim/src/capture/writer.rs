@@ -13,7 +13,9 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::folder::{self, RunFolder};
 use super::format::{ALIGN_BYTES, FileHeader, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, SegmentHead};
-use super::payload::{BufferHeader, ClockPair, FreezeEvent, HostPhase, LossNote, Manifest, Summary};
+use super::payload::{
+    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest, Summary,
+};
 use super::reader::{FileView, ReadError, Reader};
 
 /// What a capture is written to.
@@ -120,6 +122,11 @@ impl<S: Storage> Writer<S> {
     /// Appends phases that have ended.
     pub fn append_host_phases(&self, phases: &[HostPhase]) -> io::Result<()> {
         self.append_items(Kind::HOST_PHASES, phases)
+    }
+
+    /// Appends what lanes of the device went through.
+    pub fn append_device_phases(&self, phases: &[DevicePhaseNote]) -> io::Result<()> {
+        self.append_items(Kind::DEVICE_PHASES, phases)
     }
 
     /// Appends losses.

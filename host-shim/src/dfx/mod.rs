@@ -45,7 +45,7 @@ pub use config::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 pub use pipe::WaitPipe;
 pub use plan::PlanError;
 pub use session::{Session, SessionError};
-pub use sink::{BufferMeta, Discard, Freeze, Sink};
+pub use sink::{BufferMeta, Discard, Freeze, LanePhase, Sink};
 
 pub use views::{FreeQueueFeed, GateControl, HeldWords, Occupancy, RingDrain, RingState, RingWatch};
 

@@ -27,6 +27,7 @@ use super::config::{DfxConfig, SubsystemConfig};
 use super::header;
 use super::keeper::GateScope;
 use super::ledger::Directory;
+use super::sink::LanePhase;
 use super::tables::Tables;
 use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
 
@@ -172,6 +173,14 @@ impl Plan {
         let enabled = self.parts.iter().map(|part| part.subsystem.enable_bit()).collect();
         let tables = self.tables.addresses();
         Recorders { enabled, extension: self.extension_block.at(), regions, tables }
+    }
+
+    /// The phases that lanes have stamped; whole once every lane has flushed.
+    ///
+    /// # Errors
+    /// [`Fault`] when they cannot be read.
+    pub fn phases<M: CopyMemory>(&self, memory: &M) -> Result<Vec<LanePhase>, Fault> {
+        self.tables.phases(memory)
     }
 
     /// Address of a word that all subsystems share in the extension block.

@@ -83,6 +83,7 @@ pub struct Session<D: Device> {
     config: DfxConfig,
     boot: HostBoot<D::Mem>,
     orders: Arc<Orders>,
+    sink: Arc<dyn Sink>,
     service: Option<Worker<Service<D>>>,
     collectors: Vec<Worker<Vec<Collected>>>,
 }
@@ -128,6 +129,7 @@ impl<D: Device> Session<D> {
             config,
             boot,
             orders: Arc::clone(&orders),
+            sink: Arc::clone(&sink),
             service: None,
             collectors: Vec::new(),
         };
@@ -185,6 +187,12 @@ impl<D: Device> Session<D> {
         let missing = self.wait_lanes(limit, offset_of!(LaneStatus, flushed), |flushed| flushed == 1)?;
         self.flushed = missing.iter().all(|&lanes| lanes == 0);
         let (service, collected) = self.end_threads()?;
+        // A lane that has not flushed may still stamp its own.
+        if self.flushed
+            && let Err(error) = self.sink.phases(&self.plan.phases(self.device.memory())?)
+        {
+            tracing::warn!("phases of the device are not kept: {error}");
+        }
         let parts = self.plan.parts().iter().zip(service.servers());
         let account = |((part, server), (collected, missing)): ((&Part, &Server<D>), _)| {
             let account =

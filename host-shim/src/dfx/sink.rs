@@ -3,6 +3,7 @@
 use std::io;
 
 use sluice_core::gate::Gate;
+use sluice_core::layout::device_phase::DevicePhase;
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 
 /// Which buffer the bytes of one call come from.
@@ -43,6 +44,19 @@ pub struct Freeze {
     pub buffers_drained: u64,
 }
 
+/// A phase that a lane of the device went through, once in a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LanePhase {
+    /// The lane.
+    pub lane: Lane,
+    /// The phase.
+    pub phase: DevicePhase,
+    /// When it began, cycles.
+    pub start_cycles: u64,
+    /// When it ended, cycles.
+    pub end_cycles: u64,
+}
+
 /// Takes what a session records. Called from the collectors' threads; calls for one pool come in order, one at a time.
 pub trait Sink: Send + Sync {
     /// Takes the records of one buffer, as they lie on the wire. The buffer goes back to the device after this returns `Ok`,
@@ -58,6 +72,14 @@ pub trait Sink: Send + Sync {
     /// # Errors
     /// What kept it from being written; the session goes on.
     fn freeze(&self, freeze: &Freeze) -> io::Result<()>;
+
+    /// Takes the phases of the device, lane by lane, at the end of the session. Kept by nobody unless told otherwise.
+    ///
+    /// # Errors
+    /// What kept them from being written; the session ends all the same.
+    fn phases(&self, _phases: &[LanePhase]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A sink that counts and keeps nothing.

@@ -8,14 +8,15 @@
 //! | device phases | the lanes; reads as never stamped here | the host at the end |
 
 use sluice_core::exec::SideTables;
-use sluice_core::layout::device_phase::{self, NEVER, PhaseRecord, TaskTimingRecord};
-use sluice_core::layout::{Instance, PoolKind, Region, Shape, SubsystemId};
+use sluice_core::layout::device_phase::{self, DevicePhase, NEVER, PhaseRecord, TaskTimingRecord};
+use sluice_core::layout::{Instance, Lane, PoolKind, Region, Shape, SubsystemId};
 use sluice_core::mem::{CopyMemory, DevAddr, Fault};
 use sluice_core::mmio::RING_BYTES;
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::config::DfxConfig;
 use super::plan::{Part, PlanError, zero};
+use super::sink::LanePhase;
 use crate::device::heap::DeviceBlock;
 
 /// The tables of one session.
@@ -117,6 +118,25 @@ impl Tables {
             aicore_heads: self.aicore_heads.as_ref().map_or(DevAddr::NULL, DeviceBlock::at),
             device_phases: self.phases.at(),
         }
+    }
+
+    /// The phases that lanes have stamped, lane by lane.
+    ///
+    /// # Errors
+    /// [`Fault`] when the table cannot be read.
+    pub(super) fn phases<M: CopyMemory>(&self, memory: &M) -> Result<Vec<LanePhase>, Fault> {
+        let mut phases = Vec::new();
+        for number in 0..self.shape.lanes() as usize * device_phase::PHASES {
+            let mut record = PhaseRecord::new_zeroed();
+            memory.read_bytes(self.phase_at(number), record.as_mut_bytes())?;
+            let PhaseRecord { start_cycle: start_cycles, end_cycle: end_cycles } = record;
+            if start_cycles != NEVER {
+                let lane = Lane((number / device_phase::PHASES) as u32);
+                let phase = DevicePhase((number % device_phase::PHASES) as u32);
+                phases.push(LanePhase { lane, phase, start_cycles, end_cycles });
+            }
+        }
+        Ok(phases)
     }
 
     /// Phase `number % PHASES` of lane `number / PHASES`.

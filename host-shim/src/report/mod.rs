@@ -55,6 +55,9 @@ pub struct Report {
     pub gate_scope: String,
     /// By name of the subsystem, those that were on.
     pub dfx: BTreeMap<String, Dfx>,
+    /// Phases of the device by name, those that occurred: the longest over all lanes, nanoseconds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub phases_ns: BTreeMap<String, u64>,
     /// What this run has written into its folder.
     pub artefacts: Artefacts,
 }
@@ -320,7 +323,8 @@ mod tests {
         let artefacts =
             Artefacts { trace: Some(Artefacts::TRACE.into()), capture: Some(Artefacts::CAPTURE.into()) };
         let dfx = [("swimlane".to_owned(), Dfx::default())].into();
-        let report = Report { dfx, artefacts, ..Report::default() };
+        let phases_ns = [("run_wall".to_owned(), 1)].into();
+        let report = Report { dfx, artefacts, phases_ns, ..Report::default() };
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         for path in [
             "/device",
@@ -354,6 +358,7 @@ mod tests {
             "/dfx/swimlane/freezes/rq/count",
             "/dfx/swimlane/freezes/rq/total_ns",
             "/dfx/swimlane/freezes/fq/max_ns",
+            "/phases_ns/run_wall",
             "/artefacts/trace",
             "/artefacts/capture",
         ] {

@@ -19,10 +19,10 @@ use sluice_core::mem::Clock;
 use sluice_host::capture::payload::NO_LANE;
 use sluice_host::capture::reader::FileView;
 use sluice_host::capture::{
-    BufferHeader, ClockPair, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote, Manifest, Pool,
-    PoolTotals, Reader, RunFolder, RunId, Summary, Writer,
+    BufferHeader, ClockPair, DevicePhaseNote, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
+    Manifest, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, Writer,
 };
-use sluice_host::dfx::{self, Account, Accounts, BufferMeta, Sink};
+use sluice_host::dfx::{self, Account, Accounts, BufferMeta, LanePhase, Sink};
 use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto;
 use sluice_host::report::units::Many;
@@ -53,6 +53,8 @@ struct Collected {
     records: AtomicU64,
     buffers: Mutex<BTreeMap<Pool, u64>>,
     freezes: Mutex<BTreeMap<SubsystemId, Freezes>>,
+    /// The longest of each phase over all lanes, ns.
+    phases: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Collected {
@@ -148,6 +150,7 @@ impl Capture {
 
     /// Writes the losses of a session and its figures into the report.
     pub(crate) fn account(&self, accounts: &Accounts, report: &mut Report) -> Vec<PoolTotals> {
+        report.phases_ns = self.collected.phases.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let accounts = accounts.iter();
         accounts.flat_map(|(&subsystem, account)| self.account_of(subsystem, account, report)).collect()
     }
@@ -331,6 +334,27 @@ impl Sink for CaptureSink {
         self.writer.append_buffer(&header, records)?;
         *self.collected.buffers().entry(pool).or_default() += 1;
         self.collected.records.fetch_add(meta.count.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn phases(&self, phases: &[LanePhase]) -> io::Result<()> {
+        let note = |phase: &LanePhase| DevicePhaseNote {
+            lane: phase.lane.0,
+            phase: phase.phase,
+            start_cycles: phase.start_cycles,
+            end_cycles: phase.end_cycles,
+        };
+        let notes: Vec<_> = phases.iter().map(note).collect();
+        self.writer.append_device_phases(&notes)?;
+        let duration_ns = |phase: &LanePhase| {
+            self.time.ns(phase.end_cycles).saturating_sub(self.time.ns(phase.start_cycles))
+        };
+        let mut longest = self.collected.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        for phase in phases {
+            let name = phase.phase.name().unwrap_or("unknown").to_owned();
+            let longest_ns: &mut u64 = longest.entry(name).or_default();
+            *longest_ns = duration_ns(phase).max(*longest_ns);
+        }
         Ok(())
     }
 

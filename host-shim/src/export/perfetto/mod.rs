@@ -3,6 +3,7 @@
 //! ```text
 //! sim a2a3 (process)                      host (process)
 //! ├─ lanes                                └─ thread 4711        load, build, submit, wait, verify
+//! │  ├─ lane 0 phases        run, orchestration, scheduling, what came after
 //! │  ├─ lane 0 scheduler     dispatch, complete
 //! │  └─ lane 0 orchestrator  submit
 //! ├─ cores
@@ -100,6 +101,11 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             Segment::HostPhases(phases) => {
                 for phase in phases {
                     show_phase(&mut trace, &phase)?;
+                }
+            }
+            Segment::DevicePhases(phases) => {
+                for phase in phases {
+                    shown.phase_of_lane(&mut trace, &phase)?;
                 }
             }
             Segment::Losses(losses) => {

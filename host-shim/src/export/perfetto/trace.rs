@@ -23,6 +23,8 @@ const HOST_PID: u64 = 2;
 /// A place for slices; spreads over several tracks while slices overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Group {
+    /// What a lane went through in a session.
+    Phases { lane: u32 },
     /// Phases of a lane's loop.
     Scheduler { lane: u32 },
     /// Request decoding of a lane.
@@ -275,6 +277,7 @@ impl<W: Write> TraceWriter<W> {
             None => format!("core {core}"),
         };
         let name = match group {
+            Group::Phases { lane } => format!("lane {lane} phases"),
             Group::Scheduler { lane } => format!("lane {lane} scheduler"),
             Group::Orchestrator { lane } => format!("lane {lane} orchestrator"),
             Group::Core { core } => core_name(core),
@@ -312,7 +315,7 @@ fn parent_of(track: Track) -> Option<Track> {
         Track::Device | Track::Host => return None,
         Track::Lanes | Track::Cores | Track::FreezeFolder | Track::Capture | Track::Losses => Track::Device,
         Track::Of(group, _) => match group {
-            Group::Scheduler { .. } | Group::Orchestrator { .. } => Track::Lanes,
+            Group::Phases { .. } | Group::Scheduler { .. } | Group::Orchestrator { .. } => Track::Lanes,
             Group::Core { .. } | Group::Kernel { .. } | Group::Counters { .. } => Track::Cores,
             Group::Freezes { .. } => Track::FreezeFolder,
             Group::HostThread(_) => Track::Host,
@@ -332,8 +335,9 @@ fn rank_of(track: Track) -> i64 {
         Track::FreezeFolder => 3,
         Track::Losses => 4,
         Track::Of(group, overlap) => match group {
-            Group::Scheduler { lane } => pair(lane, 0, overlap),
-            Group::Orchestrator { lane } => pair(lane, 1, overlap),
+            Group::Phases { lane } => pair(lane, 0, overlap),
+            Group::Scheduler { lane } => pair(lane, 1, overlap),
+            Group::Orchestrator { lane } => pair(lane, 2, overlap),
             Group::Core { core } => pair(core, 0, overlap),
             Group::Kernel { core } => pair(core, 1, overlap),
             Group::Counters { core } => pair(core, 2, overlap),

@@ -9,7 +9,7 @@ use sluice_core::layout::{ArchId, SubsystemId};
 
 use super::trace::{Argument, Group, TraceWriter};
 use crate::capture::check::layout_of;
-use crate::capture::{BufferHeader, Core, Manifest, WorkItem};
+use crate::capture::{BufferHeader, Core, DevicePhaseNote, Manifest, WorkItem};
 use crate::export::clock::DeviceTime;
 use pmu::Pairing;
 
@@ -48,6 +48,18 @@ impl<'a> Records<'a> {
             Some(SubsystemId::Pmu) => self.pmu(trace, pool, records),
             _ => Ok(false),
         }
+    }
+
+    /// Shows what a lane of the device went through.
+    pub(super) fn phase_of_lane<W: Write>(
+        &self,
+        trace: &mut TraceWriter<W>,
+        phase: &DevicePhaseNote,
+    ) -> io::Result<()> {
+        let name = phase.phase.name().unwrap_or("unknown phase");
+        let (start, end) = (phase.start_cycles, phase.end_cycles);
+        let arguments = [("start_cycles", start.into()), ("end_cycles", end.into())];
+        self.slice(trace, Group::Phases { lane: phase.lane }, name, start, end, arguments)
     }
 
     fn slice<'b, W: Write>(
