@@ -33,7 +33,7 @@ use crate::board::{Execution, SequencerBoard};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
 use crate::queue::{Ahead, DmaQueue, QueueRun};
-use crate::record::{Recorder, Submit};
+use crate::record::{EngineEnd, Recorder, Submit};
 
 /// Pairs of the execution ring that one poll consumes at most.
 const PAIRS_PER_POLL: u32 = 64;
@@ -194,7 +194,7 @@ impl<M: DeviceMemory> Sequencer<M> {
                 self.state = State::Stopped { setups };
                 Activity::Busy
             }
-            Err((queue, class)) => self.stop(cx, queue, class),
+            Err((queue, class)) => self.stop(cx, record, queue, class),
         }
     }
 
@@ -294,6 +294,7 @@ impl<M: DeviceMemory> Sequencer<M> {
             let Some(status) = self.board.ended(engine, execution) else { continue };
             *ended = true;
             activity = Activity::Busy;
+            record.engine_ended(cx, &EngineEnd { tpb: self.tpb, engine, ordinal: execution.ordinal() });
             if let Some((class, queue)) = status.failure() {
                 self.report(cx, &Notification::error(engine, queue, ErrorClass(class), cx.now_cycles()));
                 if !aborted {
@@ -303,7 +304,7 @@ impl<M: DeviceMemory> Sequencer<M> {
             }
         }
         if ended == [true; Engine::COUNT] {
-            record.execution_ended(cx);
+            record.execution_ended(cx, self.tpb);
             // Partner of the host's acquire load: outputs and notifications of this execution.
             self.control.executions_done.publish(execution.count());
             cx.note_host_news();
@@ -325,12 +326,14 @@ impl<M: DeviceMemory> Sequencer<M> {
         cx.note_host_news();
     }
 
-    fn stop<P: Platform<Memory = M>>(
+    fn stop<P: Platform<Memory = M>, const CORES: usize>(
         &mut self,
         cx: &Context<P>,
+        record: &mut Recorder<M, CORES>,
         queue: QueueId,
         class: ErrorClass,
     ) -> Activity {
+        record.failed(cx);
         // Before the report: a host that has read it sets the TPB up.
         let setups = self.control.setups.observe();
         self.report(cx, &Notification::stopped(queue, class, cx.now_cycles()));

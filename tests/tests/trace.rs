@@ -131,7 +131,7 @@ fn counts<'a>(tracks: &'a Tracks, part: &str) -> BTreeMap<&'a str, u64> {
 
 /// Whether slices on the track come from records.
 fn is_of_records(path: &str) -> bool {
-    !path.starts_with("host") && !path.contains(" phases")
+    !path.starts_with("host") && !path.contains(" phases") && !path.ends_with(" scopes")
 }
 
 #[test]
@@ -140,9 +140,16 @@ fn a_model_shows_every_task_on_its_core_and_every_phase_of_the_host() {
     let (tracks, report) = run("model", &["run", "--executions", &EXECUTIONS.to_string()]);
     assert_eq!(report["lossless"], Value::Bool(true));
     let total: u64 = tracks.iter().filter(|(path, _)| is_of_records(path)).map(|(_, s)| s.len() as u64).sum();
-    let subsystems = report["dfx"].as_object().expect("figures by subsystem").values();
-    let collected: u64 = subsystems.filter_map(|figures| figures["collected"].as_u64()).sum();
+    let subsystems = report["dfx"].as_object().expect("figures by subsystem").iter();
+    let of_its_own = subsystems.filter(|(name, _)| *name != "scope_stats");
+    let collected: u64 = of_its_own.filter_map(|(_, figures)| figures["collected"].as_u64()).sum();
     assert_eq!(collected, total, "one slice per record");
+    let scopes: Vec<_> = tracks.iter().filter(|(path, _)| path.ends_with(" scopes")).collect();
+    assert_eq!(scopes.len(), 2, "one for each subgraph");
+    for (path, slices) in scopes {
+        assert_eq!(slices.len() as u64, EXECUTIONS, "{path}");
+        assert!(slices.iter().all(|slice| slice.arguments["begin_tasks"] == Some(1)), "{path}");
+    }
 
     // Every block of the model is one task of an execution, under its own name: as its lane and as its core saw it.
     let blocks = [

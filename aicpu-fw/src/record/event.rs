@@ -1,7 +1,7 @@
 //! What a lane tells its recorders, and what a recorder is.
 
 use sluice_core::exec::CoreIndex;
-use sluice_core::mmio::{CoreRecording, TpbId};
+use sluice_core::mmio::{CoreRecording, Engine, TpbId};
 use sluice_core::producer::Settlement;
 
 use super::parking::Parking;
@@ -48,6 +48,17 @@ pub(crate) struct Submit {
     pub(crate) start_cycles: Option<u64>,
     /// When the lanes were told, if that was stamped.
     pub(crate) end_cycles: Option<u64>,
+}
+
+/// An engine that has ended its part of an execution, as the sequencer saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EngineEnd {
+    /// Whose.
+    pub(crate) tpb: TpbId,
+    /// Which engine.
+    pub(crate) engine: Engine,
+    /// Number of the execution among those of the TPB.
+    pub(crate) ordinal: u32,
 }
 
 /// An item that was handed to its core.
@@ -128,8 +139,14 @@ pub(super) trait Recording<P: Platform> {
     /// Those who wait for the item have been told.
     fn completed(&mut self, _finish: &Finish, _env: &mut Parking<'_, P>) {}
 
-    /// All engines have ended an execution; the host does not know yet. Told on the sequencer's lane alone.
-    fn execution_ended(&mut self, _env: &mut Parking<'_, P>) {}
+    /// An engine has ended its part of an execution. Told on the sequencer's lane alone.
+    fn engine_ended(&mut self, _end: &EngineEnd, _env: &mut Parking<'_, P>) {}
+
+    /// All engines have ended an execution of `tpb`; the host does not know yet. Told on the sequencer's lane alone.
+    fn execution_ended(&mut self, _tpb: TpbId, _env: &mut Parking<'_, P>) {}
+
+    /// A sequencer can go on no further, and the host does not know yet. Told on its lane alone.
+    fn failed(&mut self, _env: &mut Parking<'_, P>) {}
 
     /// Recording is over: whether all is there that is to be flushed. Asked until it is, and never blocks; what is dispatched
     /// meanwhile is not recorded.

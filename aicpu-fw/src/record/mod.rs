@@ -22,12 +22,14 @@ mod parking;
 mod phases;
 mod pmu;
 mod run;
+mod scope_stats;
 mod swimlane;
 
 use ::core::num::NonZeroU32;
 
 use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Recorders};
 use sluice_core::mem::{DeviceMemory, Fault};
+use sluice_core::mmio::TpbId;
 use sluice_core::producer::Settlement;
 
 use crate::platform::{Activity, Context, Platform};
@@ -37,12 +39,12 @@ use parking::Parking;
 use run::Run;
 
 pub(crate) use self::core::{CoreRecord, CoreSlots};
-pub(crate) use event::{Dispatch, Finish, Grant, Submit};
+pub(crate) use event::{Dispatch, EngineEnd, Finish, Grant, Submit};
 
 /// The one list of what lanes record, in the order in which recorders are told and flushed.
 macro_rules! with_subsystems {
     ($apply:ident! $($arguments:tt)*) => {
-        $apply! { [phases, swimlane, pmu] $($arguments)* }
+        $apply! { [phases, swimlane, pmu, scope_stats] $($arguments)* }
     };
 }
 
@@ -257,8 +259,18 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         with_subsystems!(tell! self, cx, |recorder, env| recorder.completed(finish, env));
     }
 
-    /// All engines have ended an execution, and the host is told next.
-    pub(crate) fn execution_ended<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
-        with_subsystems!(tell! self, cx, |recorder, env| recorder.execution_ended(env));
+    /// All engines have ended an execution of `tpb`, and the host is told next.
+    pub(crate) fn execution_ended<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, tpb: TpbId) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.execution_ended(tpb, env));
+    }
+
+    /// An engine has ended its part of an execution.
+    pub(crate) fn engine_ended<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, end: &EngineEnd) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.engine_ended(end, env));
+    }
+
+    /// A sequencer can go on no further, and the host is told next.
+    pub(crate) fn failed<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.failed(env));
     }
 }

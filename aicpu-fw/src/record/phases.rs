@@ -13,6 +13,7 @@
 use sluice_core::exec::LaneIndex;
 use sluice_core::layout::device_phase::{BufferHeader, DevicePhase, NEVER, PHASES, PhaseRecord};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, DeviceMemory};
+use sluice_core::mmio::TpbId;
 use zerocopy::IntoBytes;
 
 use super::event::{Dispatch, Finish, Recording, Stamps, Submit};
@@ -87,7 +88,7 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         }
     }
 
-    fn execution_ended(&mut self, env: &mut Parking<'_, P>) {
+    fn execution_ended(&mut self, _: TpbId, env: &mut Parking<'_, P>) {
         self.stamps[DevicePhase::POST_ORCH.0 as usize].start_cycle = env.now_cycles();
     }
 

@@ -6,3 +6,4 @@ mod execution;
 mod failure;
 mod pmu;
 mod recording;
+mod scopes;

@@ -70,6 +70,7 @@ struct TableLine {
     aicore_heads: u64,
     pmu_rings: u64,
     device_phases: u64,
+    heap_totals: u64,
 }
 
 const _: () = {
@@ -83,7 +84,7 @@ const _: () = {
     assert!(STOP_GENERATION < WORKLOAD_RECORDS && WORKLOAD_STOP < WORKLOAD_MADE);
     assert!(WORKLOAD_MADE + WORKLOAD_LANES as u64 * 4 <= TABLES);
     assert!(offset_of!(TableLine, aicore_heads) == 0 && offset_of!(TableLine, pmu_rings) == 8);
-    assert!(offset_of!(TableLine, device_phases) == 16);
+    assert!(offset_of!(TableLine, device_phases) == 16 && offset_of!(TableLine, heap_totals) == 24);
     assert!(TABLES + size_of::<TableLine>() as u64 <= BOOT_BYTES);
 };
 
@@ -206,6 +207,9 @@ pub struct SideTables {
     pub pmu_rings: DevAddr,
     /// Stamps of each lane's phases ([`device_phase`](crate::layout::device_phase)).
     pub device_phases: DevAddr,
+    /// Two `u64`, each read high, low, high: bytes of device memory that the host has handed out in all, and those that it has
+    /// taken back. It goes on storing them while recorders are attached.
+    pub heap_totals: DevAddr,
 }
 
 /// Where recorders find their regions.
@@ -296,11 +300,12 @@ impl<M: CopyMemory> HostBoot<M> {
             regions: recorders.regions.map(|region| region.0),
         };
         self.memory.write_bytes(self.boot.offset(RECORDERS), line.as_bytes())?;
-        let SideTables { aicore_heads, pmu_rings, device_phases } = recorders.tables;
+        let SideTables { aicore_heads, pmu_rings, device_phases, heap_totals } = recorders.tables;
         let tables = TableLine {
             aicore_heads: aicore_heads.0,
             pmu_rings: pmu_rings.0,
             device_phases: device_phases.0,
+            heap_totals: heap_totals.0,
         };
         self.memory.write_bytes(self.boot.offset(TABLES), tables.as_bytes())?;
         let generation = self.generation.recover()?;
@@ -394,6 +399,7 @@ impl<M: CopyMemory> LaneBoot<M> {
                 aicore_heads: DevAddr(tables.aicore_heads),
                 pmu_rings: DevAddr(tables.pmu_rings),
                 device_phases: DevAddr(tables.device_phases),
+                heap_totals: DevAddr(tables.heap_totals),
             },
         })
     }
@@ -438,6 +444,7 @@ mod tests {
                 aicore_heads: DevAddr(0x8000),
                 pmu_rings: DevAddr(0x9_0000_0000),
                 device_phases: DevAddr(0xA000),
+                heap_totals: DevAddr(0xB000),
             },
         };
         for generation in [1, 2] {

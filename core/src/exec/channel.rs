@@ -16,7 +16,7 @@ use core::fmt;
 use zerocopy::IntoBytes;
 
 use super::{NOTIFICATION_BYTES, Notification};
-use crate::mem::{CopyMemory, DevAddr, Fault, Peer, Tally, Word};
+use crate::mem::{CopyMemory, DevAddr, Fault, Memory, Peer, Tally, Word};
 use crate::mmio::{ControlWord, Engine, NotificationQueue, TpbRegisters};
 
 const BASE_LOW: u64 = 0;
@@ -133,6 +133,43 @@ impl<M: CopyMemory> NotificationSender<M> {
         }
         self.tail.publish(tail.wrapping_add(1));
         Sent::Written
+    }
+}
+
+/// How full a queue is, for a service of the device that puts nothing into it.
+#[derive(Clone, Debug)]
+pub struct NotificationWatch<W> {
+    size_bytes: Peer<W>,
+    tail: Peer<W>,
+    head: Peer<W>,
+}
+
+impl<W: Word> NotificationWatch<W> {
+    /// The queue `channel` of `tpb`.
+    ///
+    /// # Errors
+    /// [`Fault`] when its registers lie outside device memory.
+    pub fn attach<M: Memory<Word = W>>(
+        memory: &M,
+        tpb: TpbRegisters,
+        channel: Channel,
+    ) -> Result<Self, Fault> {
+        let peer = |at| memory.word(at).map(Peer::new);
+        Ok(Self {
+            size_bytes: peer(tpb.notification(channel.queue()).offset(SIZE_BYTES))?,
+            tail: peer(tpb.control_word(channel.tail()))?,
+            head: peer(tpb.control_word(channel.head()))?,
+        })
+    }
+
+    /// Records that the queue holds when it is full; 0 while the host has set up none.
+    pub fn capacity(&self) -> u32 {
+        slots(self.size_bytes.observe()).unwrap_or(0)
+    }
+
+    /// Records that the host has not harvested, at most as many as there is room for.
+    pub fn unharvested(&self) -> u32 {
+        self.tail.observe().wrapping_sub(self.head.observe()).min(self.capacity())
     }
 }
 

@@ -21,7 +21,7 @@ mod status;
 mod ticket;
 
 pub use boot::{BOOT_BYTES, BootError, BootShape, HostBoot, LaneBoot, Recorders, SideTables};
-pub use channel::{Channel, NotificationReceiver, NotificationSender, ReceiveError, Sent};
+pub use channel::{Channel, NotificationReceiver, NotificationSender, NotificationWatch, ReceiveError, Sent};
 pub use instruction::{
     BadInstruction, INSTRUCTION_BYTES, Instruction, InstructionBytes, MAX_WAITS, RunBlock, SemaphoreWait,
 };

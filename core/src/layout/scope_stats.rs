@@ -4,7 +4,7 @@
 
 use super::describe::{header_words, wire_enum, wire_struct, wire_structs_per_arch};
 use super::region::{PoolSpec, RegionSpec, buffer_layout, header_offsets, pool_offsets};
-use super::{Arch, ArchId, BackpressureHeader, PoolKind, Region, Shape};
+use super::{Arch, ArchId, BackpressureHeader, BufferLayout, PoolKind, Region, Shape};
 use core::mem::offset_of;
 
 /// Slots of a free queue.
@@ -159,6 +159,9 @@ header_words! {
     DataHeader { num_instances, task_window_cap, dep_pool_cap, heap_cap, tensormap_cap, fatal_latched }
 }
 
+/// A buffer.
+pub const BUFFER: BufferLayout = buffer_layout!(Buffer, Record, RECORDS);
+
 /// The ScopeStats region of a run.
 #[must_use]
 pub const fn region(shape: Shape) -> Region {
@@ -177,7 +180,7 @@ pub const fn region(shape: Shape) -> Region {
                 kind: PoolKind::SOLE,
                 name: "scope_stats",
                 instances: 1,
-                buffer: buffer_layout!(Buffer, Record, RECORDS),
+                buffer: BUFFER,
                 default_buffers: 4,
             }],
         },

@@ -50,6 +50,9 @@ mod latch;
 pub mod pmu;
 mod pool;
 mod ready_ring;
+pub mod scope_stats;
+#[cfg(test)]
+mod still;
 pub mod swimlane;
 mod switch;
 #[cfg(any(test, feature = "test-utils"))]

@@ -200,12 +200,12 @@ impl<M: Memory, const CORES: usize> PmuRecorder<M, CORES> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::Gate;
     use crate::layout::pmu::{BUFFER, region};
     use crate::layout::{Region, Shape, SubsystemId};
+    use crate::mem::CopyMemory;
     use crate::mem::testing::{BlockMemory, Poke, block};
-    use crate::mem::{Clock, CopyMemory, Relax};
     use crate::mmio::{CoreStaging, RING_BYTES};
+    use crate::producer::still::Still;
     use zerocopy::FromBytes;
 
     const BASE: DevAddr = DevAddr(0x10_0000);
@@ -215,28 +215,6 @@ mod tests {
     const ITEM: CountedItem =
         CountedItem { task_id: 1 << 40 | 7, kernel: 3, core_type: CoreType::AIV, token: 5 };
     const COUNTS: Counts = Counts { total_cycles: 1 << 33, events: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] };
-
-    struct Still;
-
-    impl Clock for Still {
-        fn now_cycles(&self) -> u64 {
-            0
-        }
-
-        fn frequency_hz(&self) -> u64 {
-            1
-        }
-    }
-
-    impl Relax for Still {
-        fn relax(&mut self, _: u32) {
-            panic!("nothing waits here");
-        }
-    }
-
-    impl WaitEnv for Still {
-        fn note_parked(&mut self, _: Gate) {}
-    }
 
     struct Bench {
         memory: BlockMemory,

@@ -370,6 +370,8 @@ pub struct Manifest {
     pub executions: u64,
     /// Group of events that cores count; 0 when they count none.
     pub event_group: u32,
+    /// Whether scopes are recorded.
+    pub has_scopes: bool,
     /// Indexed by core as the task pools count them.
     pub cores: Vec<Core>,
 }

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sluice_core::exec::NrtStatus;
@@ -206,6 +207,15 @@ impl HeapError {
     }
 }
 
+/// Bytes that went over a heap's counter, rounded as blocks are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeapTotals {
+    /// Handed out, those taken back included.
+    pub handed_out_bytes: u64,
+    /// Taken back.
+    pub taken_back_bytes: u64,
+}
+
 /// Device memory that is handed out in blocks. Cheap to clone; all clones are the same heap.
 #[derive(Clone, Debug)]
 pub struct Heap {
@@ -217,6 +227,8 @@ struct Shared {
     process: Process,
     device: OnceLock<DeviceId>,
     total_bytes: u64,
+    handed_out_bytes: AtomicU64,
+    taken_back_bytes: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -253,6 +265,8 @@ impl Heap {
                 process: Process::this(),
                 device: OnceLock::new(),
                 total_bytes: end - start,
+                handed_out_bytes: AtomicU64::new(0),
+                taken_back_bytes: AtomicU64::new(0),
                 state: Mutex::new(state),
             }),
         }
@@ -282,6 +296,7 @@ impl Heap {
         };
         state.take(start, rounded);
         state.used_bytes[tag as usize] += rounded;
+        self.shared.handed_out_bytes.fetch_add(rounded, Ordering::Release);
         Ok(DeviceBlock { heap: self.clone(), at: DevAddr(start), bytes, rounded_bytes: rounded, tag })
     }
 
@@ -312,6 +327,16 @@ impl Heap {
     pub(crate) fn locked<T>(&self, run: impl FnOnce() -> T) -> T {
         let _state = self.shared.lock();
         run()
+    }
+
+    /// What it has handed out and taken back since it was made. Takes no lock.
+    pub fn totals(&self) -> HeapTotals {
+        // In this order, so that no more was taken back than handed out.
+        let taken_back_bytes = self.shared.taken_back_bytes.load(Ordering::Acquire);
+        HeapTotals {
+            taken_back_bytes,
+            handed_out_bytes: self.shared.handed_out_bytes.load(Ordering::Acquire),
+        }
     }
 
     /// How the heap is used now.
@@ -421,6 +446,7 @@ impl Drop for DeviceBlock {
         }
         let mut state = self.heap.shared.lock();
         state.used_bytes[self.tag as usize] -= self.rounded_bytes;
+        self.heap.shared.taken_back_bytes.fetch_add(self.rounded_bytes, Ordering::Release);
         state.give_back(self.at.0, self.rounded_bytes);
     }
 }
@@ -454,6 +480,18 @@ mod tests {
         assert_eq!(heap.usage().largest_free_bytes, 60 * GIB - 128);
         drop(small);
         assert_eq!(heap.usage(), start);
+    }
+
+    #[test]
+    fn totals_only_grow_and_differ_by_what_is_used() {
+        let heap = Heap::new(DevAddr(0x1000), 4096);
+        let of = |handed_out_bytes, taken_back_bytes| HeapTotals { handed_out_bytes, taken_back_bytes };
+        let block = heap.alloc(1, 1, UsageTag::Tensor).unwrap();
+        assert_eq!(heap.totals(), of(64, 0));
+        drop(block);
+        assert!(heap.alloc(8192, 1, UsageTag::Tensor).is_err());
+        let _ring = heap.alloc(128, 1, UsageTag::DmaRing).unwrap();
+        assert_eq!(heap.totals(), of(192, 64));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 use sluice_core::layout::extension::{LaneStatus, PoolStatus};
-use sluice_core::layout::{Instance, PoolKind, SubsystemId};
+use sluice_core::layout::{Instance, PoolKind, SubsystemId, scope_stats};
 use sluice_core::mem::{DevAddr, Fault, Memory, Word};
 use sluice_core::producer::DropCause;
 
@@ -127,6 +127,8 @@ pub struct Account {
     pub imbalances: u64,
     /// Lanes that did not report flushed in time.
     pub lanes_missing: u32,
+    /// A sequencer of the device could go on no further; only ScopeStats says so.
+    pub fatal: bool,
 }
 
 impl Account {
@@ -197,8 +199,19 @@ impl Account {
             corrupt_words: counts.corrupt_words,
             imbalances: counts.imbalances,
             lanes_missing,
+            fatal: is_fatal(memory, part)?,
         })
     }
+}
+
+/// Whether the region of `part` has a word for fatal errors, and it is set.
+fn is_fatal<M: Memory>(memory: &M, part: &Part) -> Result<bool, Fault> {
+    if part.subsystem != SubsystemId::ScopeStats {
+        return Ok(false);
+    }
+    let word = scope_stats::header_words(part.region.shape().arch()).fatal_latched;
+    let at = part.region_block.at().offset(word as u64);
+    Ok(again(|| memory.word(at)?.try_load())? != 0)
 }
 
 impl PoolAccount {

@@ -20,7 +20,7 @@ use sluice_core::layout::pmu_events::event_group;
 use sluice_core::layout::{
     self, ArchId, Instance, PoolArray, PoolKind, Region, SUBSYSTEMS, Shape, SubsystemId,
 };
-use sluice_core::mem::{CopyMemory, DevAddr, Fault, Word};
+use sluice_core::mem::{CopyMemory, DevAddr, Fault, Memory, Word};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::config::{DfxConfig, SubsystemConfig};
@@ -28,7 +28,7 @@ use super::header;
 use super::keeper::GateScope;
 use super::ledger::Directory;
 use super::sink::LanePhase;
-use super::tables::Tables;
+use super::tables::{HeapMirror, Tables};
 use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
 
 /// Alignment of everything that both sides touch: one cache line.
@@ -173,6 +173,14 @@ impl Plan {
         let enabled = self.parts.iter().map(|part| part.subsystem.enable_bit()).collect();
         let tables = self.tables.addresses();
         Recorders { enabled, extension: self.extension_block.at(), regions, tables }
+    }
+
+    /// What the device is to see of `heap`.
+    ///
+    /// # Errors
+    /// [`Fault`] when it cannot be stored.
+    pub(super) fn mirror<M: Memory>(&self, memory: &M, heap: &Heap) -> Result<HeapMirror<M::Word>, Fault> {
+        self.tables.mirror(memory, heap)
     }
 
     /// The phases that lanes have stamped; whole once every lane has flushed.

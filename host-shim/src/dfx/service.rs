@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use sluice_core::mem::{Fault, Memory, Own};
 
 use super::server::Server;
+use super::tables::HeapMirror;
 use crate::device::Device;
 
 /// How long the service stays hot after the last traffic.
@@ -72,6 +73,7 @@ pub(super) struct Service<D: Device> {
     device: Arc<D>,
     servers: Vec<Server<D>>,
     heartbeat: Own<<D::Mem as Memory>::Word>,
+    heap: HeapMirror<<D::Mem as Memory>::Word>,
     orders: Arc<Orders>,
     linger: Duration,
 }
@@ -82,10 +84,11 @@ impl<D: Device> Service<D> {
         device: Arc<D>,
         servers: Vec<Server<D>>,
         heartbeat: Own<<D::Mem as Memory>::Word>,
+        heap: HeapMirror<<D::Mem as Memory>::Word>,
         orders: Arc<Orders>,
         linger: Duration,
     ) -> Self {
-        Self { device, servers, heartbeat, orders, linger }
+        Self { device, servers, heartbeat, heap, orders, linger }
     }
 
     /// Serves until told to stop; then until nothing is left.
@@ -128,6 +131,7 @@ impl<D: Device> Service<D> {
             moved |= did;
             wanted |= did && server.has_waiting_lane();
         }
+        self.heap.show();
         self.heartbeat.publish(self.heartbeat.get().wrapping_add(1));
         if wanted {
             self.device.wake_lanes();

@@ -119,8 +119,9 @@ impl<D: Device> Session<D> {
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
         let heartbeat = plan.extension_word(extension::HEARTBEAT + offset_of!(Heartbeat, heartbeat_host));
         let heartbeat = Own::new(memory.word(heartbeat)?);
+        let mirror = plan.mirror(memory, heap)?;
         let service =
-            Service::new(Arc::clone(device), servers, heartbeat, Arc::clone(&orders), config.linger);
+            Service::new(Arc::clone(device), servers, heartbeat, mirror, Arc::clone(&orders), config.linger);
         let mut session = Self {
             device: Arc::clone(device),
             plan: Arc::clone(&plan),

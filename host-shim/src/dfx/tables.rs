@@ -6,18 +6,20 @@
 //! | addresses of the rings | the host | cores that are not told by their lane |
 //! | heads of the cores' own pools (swimlane) | the lanes; zeroed here | cores that are not told by their lane |
 //! | device phases | the lanes; reads as never stamped here | the host at the end |
+//! | totals of the heap | the host, all the time ([`HeapMirror`]) | the lane of the sequencers (ScopeStats) |
 
 use sluice_core::exec::SideTables;
 use sluice_core::layout::device_phase::{self, DevicePhase, NEVER, PhaseRecord, TaskTimingRecord};
 use sluice_core::layout::{Instance, Lane, PoolKind, Region, Shape, SubsystemId};
-use sluice_core::mem::{CopyMemory, DevAddr, Fault};
+use sluice_core::mem::{CopyMemory, DevAddr, Fault, Memory, Word};
 use sluice_core::mmio::RING_BYTES;
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::again::again;
 use super::config::DfxConfig;
 use super::plan::{Part, PlanError, zero};
 use super::sink::LanePhase;
-use crate::device::heap::DeviceBlock;
+use crate::device::heap::{DeviceBlock, Heap, HeapTotals};
 
 /// The tables of one session.
 #[derive(Debug)]
@@ -27,7 +29,11 @@ pub(super) struct Tables {
     staging: Option<[DeviceBlock; 2]>,
     aicore_heads: Option<DeviceBlock>,
     phases: DeviceBlock,
+    heap_totals: DeviceBlock,
 }
+
+/// Bytes of the heap's totals: two 64-bit words.
+const TOTALS_BYTES: u64 = 16;
 
 /// Bytes of all rings and of the table of their addresses, where a session has them.
 fn staging_bytes(config: &DfxConfig) -> Option<[u64; 2]> {
@@ -59,6 +65,7 @@ impl Tables {
         staging_bytes(config).iter().flatten().sum::<u64>()
             + aicore_heads_bytes(config).unwrap_or(0)
             + device_phase::bytes(config.shape.lanes()) as u64
+            + TOTALS_BYTES
     }
 
     /// Allocates the tables.
@@ -72,7 +79,8 @@ impl Tables {
         };
         let aicore_heads = aicore_heads_bytes(config).map(&alloc).transpose()?;
         let phases = alloc(device_phase::bytes(config.shape.lanes()) as u64)?;
-        Ok(Self { shape: config.shape, staging, aicore_heads, phases })
+        let heap_totals = alloc(TOTALS_BYTES)?;
+        Ok(Self { shape: config.shape, staging, aicore_heads, phases, heap_totals })
     }
 
     /// Makes the tables what lanes and cores expect, once the regions are.
@@ -107,8 +115,8 @@ impl Tables {
 
     /// Bytes of device memory that the tables hold.
     pub(super) fn bytes(&self) -> u64 {
-        let blocks = self.staging.iter().flatten().chain(&self.aicore_heads).chain([&self.phases]);
-        blocks.map(DeviceBlock::bytes).sum()
+        let blocks = self.staging.iter().flatten().chain(&self.aicore_heads);
+        blocks.chain([&self.phases, &self.heap_totals]).map(DeviceBlock::bytes).sum()
     }
 
     /// Where they lie.
@@ -117,7 +125,24 @@ impl Tables {
             pmu_rings: self.staging.as_ref().map_or(DevAddr::NULL, |[_, addresses]| addresses.at()),
             aicore_heads: self.aicore_heads.as_ref().map_or(DevAddr::NULL, DeviceBlock::at),
             device_phases: self.phases.at(),
+            heap_totals: self.heap_totals.at(),
         }
+    }
+
+    /// Keeps the totals what those of `heap` are, which it stores at once.
+    ///
+    /// # Errors
+    /// [`Fault`] when they cannot be reached.
+    pub(super) fn mirror<M: Memory>(&self, memory: &M, heap: &Heap) -> Result<HeapMirror<M::Word>, Fault> {
+        let word = |offset: u64| memory.word(self.heap_totals.at().offset(offset));
+        let mut mirror = HeapMirror {
+            heap: heap.clone(),
+            handed_out: [word(0)?, word(4)?],
+            taken_back: [word(8)?, word(12)?],
+            shown: None,
+        };
+        mirror.show();
+        Ok(mirror)
     }
 
     /// The phases that lanes have stamped, lane by lane.
@@ -128,7 +153,7 @@ impl Tables {
         let mut phases = Vec::new();
         for number in 0..self.shape.lanes() as usize * device_phase::PHASES {
             let mut record = PhaseRecord::new_zeroed();
-            memory.read_bytes(self.phase_at(number), record.as_mut_bytes())?;
+            again(|| memory.read_bytes(self.phase_at(number), record.as_mut_bytes()))?;
             let PhaseRecord { start_cycle: start_cycles, end_cycle: end_cycles } = record;
             if start_cycles != NEVER {
                 let lane = Lane((number / device_phase::PHASES) as u32);
@@ -143,5 +168,35 @@ impl Tables {
     fn phase_at(&self, number: usize) -> DevAddr {
         let offset = size_of::<device_phase::BufferHeader>() + number * size_of::<PhaseRecord>();
         self.phases.at().offset(offset as u64)
+    }
+}
+
+/// What the device sees of the host's heap.
+pub(super) struct HeapMirror<W> {
+    heap: Heap,
+    handed_out: [W; 2],
+    taken_back: [W; 2],
+    shown: Option<HeapTotals>,
+}
+
+impl<W: Word> HeapMirror<W> {
+    /// Stores the totals if they have moved. What a failed transport leaves undone is done the next time.
+    pub(super) fn show(&mut self) {
+        let totals = self.heap.totals();
+        if self.shown != Some(totals) {
+            self.shown = self.store(totals).is_ok().then_some(totals);
+        }
+    }
+
+    /// The greater first, so that a reader that takes them the other way round finds no more taken back than handed out.
+    fn store(&self, totals: HeapTotals) -> Result<(), Fault> {
+        let HeapTotals { handed_out_bytes, taken_back_bytes } = totals;
+        for ([low, high], bytes) in
+            [(&self.handed_out, handed_out_bytes), (&self.taken_back, taken_back_bytes)]
+        {
+            high.try_store((bytes >> 32) as u32)?;
+            low.try_store(bytes as u32)?;
+        }
+        Ok(())
     }
 }

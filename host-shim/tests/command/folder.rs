@@ -94,7 +94,7 @@ fn a_summary_names_only_what_was_written() {
     fs::write(folder.path("trace.pftrace"), "of an earlier run").unwrap();
     // The shell's unit is 1024 bytes; ignoring the signal turns the limit into an error of the write.
     let limited = format!(
-        "trap '' XFSZ; ulimit -f 200; exec '{}' run --executions 100 --out '{}'",
+        "trap '' XFSZ; ulimit -f 280; exec '{}' run --executions 100 --dfx swimlane --out '{}'",
         env!("CARGO_BIN_EXE_sluice"),
         folder.out()
     );

@@ -200,6 +200,9 @@ impl Capture {
             let releases = Many(account.imbalances, "release", "releases");
             report.wrong.push(format!("{subsystem}: buffers did not add up at {releases}"));
         }
+        if account.fatal {
+            report.wrong.push(format!("{subsystem}: a sequencer of the device could go on no further"));
+        }
         report.dfx.insert(subsystem.name().into(), figures);
         totals
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use sluice_core::exec::CoreIndex;
 use sluice_core::fmap::Direction;
+use sluice_core::layout::SubsystemId;
 use sluice_core::mem::DevAddr;
 use sluice_core::mmio::TpbId;
 use sluice_host::capture::payload::NO_EXECUTION;
@@ -211,6 +212,7 @@ fn manifest(args: &Args, model: &Model, device: &str, event_group: u32) -> Manif
         tpbs,
         executions: args.executions,
         event_group,
+        has_scopes: args.recording.dfx.0.contains(&SubsystemId::ScopeStats),
         cores: CoreIndex::all(tpbs).map(core).collect(),
     }
 }

@@ -5,7 +5,8 @@
 //! ├─ lanes                                └─ thread 4711        load, build, submit, wait, verify
 //! │  ├─ lane 0 phases        run, orchestration, scheduling, what came after
 //! │  ├─ lane 0 scheduler     dispatch, complete
-//! │  └─ lane 0 orchestrator  submit
+//! │  ├─ lane 0 orchestrator  submit
+//! │  └─ TPB0 scopes          the same submits with how full rings and heap were
 //! ├─ cores
 //! │  ├─ TPB0 PE              one slice per task, dispatch to finish, by the lane's clock reads
 //! │  ├─ TPB0 PE kernel       the same tasks by the core's own, where it records

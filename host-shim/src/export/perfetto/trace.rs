@@ -29,6 +29,8 @@ pub(super) enum Group {
     Scheduler { lane: u32 },
     /// Request decoding of a lane.
     Orchestrator { lane: u32 },
+    /// Executions of a TPB with how full everything was.
+    Scopes { tpb: u32 },
     /// Tasks of a core, stamped by its lane.
     Core { core: u32 },
     /// Tasks of a core, stamped by itself.
@@ -280,6 +282,7 @@ impl<W: Write> TraceWriter<W> {
             Group::Phases { lane } => format!("lane {lane} phases"),
             Group::Scheduler { lane } => format!("lane {lane} scheduler"),
             Group::Orchestrator { lane } => format!("lane {lane} orchestrator"),
+            Group::Scopes { tpb } => format!("TPB{tpb} scopes"),
             Group::Core { core } => core_name(core),
             Group::Kernel { core } => format!("{} kernel", core_name(core)),
             Group::Counters { core } => format!("{} counters", core_name(core)),
@@ -315,7 +318,10 @@ fn parent_of(track: Track) -> Option<Track> {
         Track::Device | Track::Host => return None,
         Track::Lanes | Track::Cores | Track::FreezeFolder | Track::Capture | Track::Losses => Track::Device,
         Track::Of(group, _) => match group {
-            Group::Phases { .. } | Group::Scheduler { .. } | Group::Orchestrator { .. } => Track::Lanes,
+            Group::Phases { .. }
+            | Group::Scheduler { .. }
+            | Group::Orchestrator { .. }
+            | Group::Scopes { .. } => Track::Lanes,
             Group::Core { .. } | Group::Kernel { .. } | Group::Counters { .. } => Track::Cores,
             Group::Freezes { .. } => Track::FreezeFolder,
             Group::HostThread(_) => Track::Host,
@@ -338,6 +344,8 @@ fn rank_of(track: Track) -> i64 {
             Group::Phases { lane } => pair(lane, 0, overlap),
             Group::Scheduler { lane } => pair(lane, 1, overlap),
             Group::Orchestrator { lane } => pair(lane, 2, overlap),
+            // Behind the lanes.
+            Group::Scopes { tpb } => pair(tpb.saturating_add(1 << 8), 0, overlap),
             Group::Core { core } => pair(core, 0, overlap),
             Group::Kernel { core } => pair(core, 1, overlap),
             Group::Counters { core } => pair(core, 2, overlap),

@@ -3,11 +3,13 @@
 //! | subsystem | module | records |
 //! |---|---|---|
 //! | swimlane | `swimlane` | tasks per core, phases per lane, submits |
+//! | scope_stats | `scope_stats` | a tree of scopes per execution and TPB |
 //! | pmu | `pmu` | what the counters of each core read, task by task |
 //!
 //! A subsystem is a module here and a line in `expectation`. What is recorded of one that has none goes unchecked.
 
 mod pmu;
+mod scope_stats;
 mod swimlane;
 
 use std::io::{self, Read, Seek};
@@ -109,6 +111,7 @@ fn expectation(subsystem: SubsystemId, run: &ExpectedRecords, arch: ArchId) -> O
     match subsystem {
         SubsystemId::Swimlane => Some(Box::new(swimlane::Ledger::of(run))),
         SubsystemId::Pmu => Some(Box::new(pmu::Ledger::of(run, arch))),
+        SubsystemId::ScopeStats => Some(Box::new(scope_stats::Ledger::of(run))),
         _ => None,
     }
 }

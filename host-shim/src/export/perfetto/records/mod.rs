@@ -1,6 +1,7 @@
 //! Records as slices, subsystem by subsystem: a module each, and a line in [`Records::show`].
 
 mod pmu;
+mod scope_stats;
 mod swimlane;
 
 use std::io::{self, Write};
@@ -12,6 +13,7 @@ use crate::capture::check::layout_of;
 use crate::capture::{BufferHeader, Core, DevicePhaseNote, Manifest, WorkItem};
 use crate::export::clock::DeviceTime;
 use pmu::Pairing;
+use scope_stats::Pending;
 
 /// What is needed to show records.
 pub(super) struct Records<'a> {
@@ -19,16 +21,23 @@ pub(super) struct Records<'a> {
     cores: &'a [Core],
     time: DeviceTime,
     pairing: Pairing,
+    pending: Pending,
 }
 
 impl<'a> Records<'a> {
     pub(super) fn new(arch: ArchId, manifest: &'a Manifest, time: DeviceTime) -> Self {
-        Self { arch, cores: &manifest.cores, time, pairing: Pairing::new(arch, manifest.event_group) }
+        Self {
+            arch,
+            cores: &manifest.cores,
+            time,
+            pairing: Pairing::new(arch, manifest.event_group),
+            pending: Pending::new(manifest.has_scopes),
+        }
     }
 
     /// Records so far whose place in time is not known.
     pub(super) fn unplaced(&self) -> u64 {
-        self.pairing.unplaced()
+        self.pairing.unplaced() + self.pending.unplaced()
     }
 
     /// Shows the records of a buffer; `false` when it belongs to no pool that this version shows.
@@ -46,6 +55,7 @@ impl<'a> Records<'a> {
         match pool.subsystem.id() {
             Some(SubsystemId::Swimlane) => self.swimlane(trace, pool, records),
             Some(SubsystemId::Pmu) => self.pmu(trace, pool, records),
+            Some(SubsystemId::ScopeStats) => self.scopes(trace, records),
             _ => Ok(false),
         }
     }

@@ -24,7 +24,7 @@ use super::Records;
 use crate::capture::{Items, Pool};
 
 /// A buffer of tasks and one of counts, several times over.
-const MOST_WAITING: usize = 8192;
+pub(super) const MOST_WAITING: usize = 8192;
 
 /// What the counters of slots without an event are called.
 const NAMELESS: [&str; 10] = [

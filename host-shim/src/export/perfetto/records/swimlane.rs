@@ -36,7 +36,11 @@ impl Records<'_> {
                 Items::new(records).try_for_each(|record| self.phase(trace, instance, &record))?;
             }
             PoolKind::ORCH_PHASE => {
-                Items::new(records).try_for_each(|record| self.submit(trace, instance, &record))?;
+                Items::new(records).try_for_each(|record: AicpuOrchPhaseRecord| {
+                    self.submit(trace, instance, &record)?;
+                    let execution = ((record.task_id >> 32) as u32, record.task_id as u32);
+                    self.submit_met(trace, execution, [record.start_time, record.end_time])
+                })?;
             }
             _ => return Ok(false),
         }
