@@ -6,7 +6,7 @@
 //!   RAM               queue bank        base, length: stored, the queue is re-armed; tail increment: descriptors start
 //!   RAM               event             stored
 //!   RAM               semaphore         added
-//!   RAM               request           stored
+//!   RAM               request, tasks    stored
 //!   RAM               stop word         not stored: a stop record
 //!   anything else                       refused
 //! ```
@@ -16,7 +16,7 @@
 //! said or an [`ErrorClass`]; it never reaches memory that the device map does not give to descriptors.
 
 use sluice_core::dma::{Barrier, Pair, QueueRegisters};
-use sluice_core::exec::{DeviceMap, ErrorClass, REQUEST_BYTES};
+use sluice_core::exec::{DeviceMap, ErrorClass};
 use sluice_core::mem::{DevAddr, DeviceMemory, store_barrier};
 use sluice_core::mmio::{ControlWord, EventId, Half, QueueId, QueueRegister, Register, TpbId, TpbRegisters};
 
@@ -28,7 +28,8 @@ use crate::queue::DmaQueue;
 const RING_BYTES: u32 = 12;
 
 const REQUEST: u32 = TpbRegisters::REQUEST_OFFSET_BYTES;
-const REQUEST_END: u32 = REQUEST + REQUEST_BYTES as u32;
+/// The address of the task bindings lies behind the request.
+const REQUEST_END: u32 = TpbRegisters::TASKS_OFFSET_BYTES + size_of::<DevAddr>() as u32;
 
 /// What a pair did besides moving bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

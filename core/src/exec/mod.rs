@@ -9,6 +9,7 @@
 //! | `place` | where something runs and where a device keeps its parts |
 //! | `request` | what the sequencer is asked to run |
 //! | `status` | codes of the C interface, and their merging |
+//! | `tasks` | what the items of a program are, for recorders that tell of more than time |
 //! | `ticket` | the order in which executions are waited for |
 
 mod boot;
@@ -18,6 +19,7 @@ mod notification;
 mod place;
 mod request;
 mod status;
+pub mod tasks;
 mod ticket;
 
 pub use boot::{BOOT_BYTES, BootError, BootShape, HostBoot, LaneBoot, Recorders, SideTables};

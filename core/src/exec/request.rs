@@ -17,7 +17,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::mem::{DevAddr, Words};
-use crate::mmio::Engine;
+use crate::mmio::{Engine, TpbRegisters};
 
 /// The 52 bytes that describe one execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -41,6 +41,7 @@ const _: () = {
     assert!(offset_of!(ExecRequest, base_low) == 0x04 && offset_of!(ExecRequest, base_high) == 0x18);
     assert!(offset_of!(ExecRequest, reload_seq_config) == 0x2C);
     assert!(offset_of!(ExecRequest, load_act_dve_tables) == 0x30);
+    assert!(REQUEST_BYTES as u32 + TpbRegisters::REQUEST_OFFSET_BYTES == TpbRegisters::TASKS_OFFSET_BYTES);
 };
 
 /// What an execution asks of the sequencer besides its programs. Any non-zero word counts as set.

@@ -18,6 +18,7 @@
 //! | `nq_tail[engine]` | lane that owns the engine → host | release → acquire | status records |
 //! | `nq_lost[engine]` | lane that owns the engine → host | release → acquire | status records that found their queue full |
 //! | request | execution ring → sequencer | by the ring's order | what to run |
+//! | task bindings, 8 bytes | execution ring, and the lane that records → lanes | by the ring's order, then by the start | where it is said what the items of the execution are; null: nowhere |
 
 use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Tally, Word};
 
@@ -84,6 +85,8 @@ impl ControlWord {
 impl TpbRegisters {
     /// Where the execution request stands in the control page, in bytes.
     pub const REQUEST_OFFSET_BYTES: u32 = 0xC0;
+    /// Where the address of the execution's task bindings stands in the control page, in bytes: behind the request.
+    pub const TASKS_OFFSET_BYTES: u32 = 0xF8;
 
     /// Address of a control word.
     pub const fn control_word(self, word: ControlWord) -> DevAddr {
@@ -93,6 +96,11 @@ impl TpbRegisters {
     /// Address of the execution request.
     pub const fn request(self) -> DevAddr {
         self.control().offset(Self::REQUEST_OFFSET_BYTES as u64)
+    }
+
+    /// Address of the address of the execution's task bindings.
+    pub const fn tasks(self) -> DevAddr {
+        self.control().offset(Self::TASKS_OFFSET_BYTES as u64)
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! | pairs | barrier |
 //! |---|---|
+//! | task bindings, of a model that was loaded with a task table | |
 //! | pointer cells, pointer-table rows | |
 //! | queue bases, TX before RX; queues that depend on tensors before the others, the prologue's last | on the last pair, the one that the program's architecture prefers: the prologue's queue is complete before it is started |
 //! | request, increment, sequence word, tail increments, start event (see `batch`) | DMB on the first tail increment and on the event |
@@ -18,7 +19,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sluice_core::dma::{Pair, Placement, RxDesc, SwapEncoder, SwapValue, TxDesc};
+use sluice_core::dma::{Pair, Placement, RxDesc, Swap, SwapEncoder, SwapValue, TxDesc};
 use sluice_core::exec::NrtStatus;
 use sluice_core::fmap::Direction;
 use sluice_core::mem::{DevAddr, Fault};
@@ -95,6 +96,7 @@ pub(super) struct BuildKey {
 pub(super) struct TpbBuild {
     bindings: Bindings,
     rings: Vec<BoundRing>,
+    tasks: Option<DeviceBlock>,
     _blob: Option<DeviceBlock>,
     tx: Box<[TxDesc]>,
     rx: Box<[RxDesc]>,
@@ -108,8 +110,14 @@ impl TpbBuild {
         heap: &Heap,
     ) -> Result<Self, BuildError> {
         let rings = image.rings(device, heap, &bindings).map_err(BuildError::of_rings)?;
-        let (blob, tx, rx) = swap_list(image, &bindings, &rings, device, heap).map_err(BuildError::Swaps)?;
-        Ok(Self { bindings, rings, _blob: blob, tx, rx })
+        let tasks = image.bind_tasks(device, heap, &bindings).map_err(BuildError::Swaps)?;
+        let swaps = image.swaps(&bindings, &rings, tasks.as_ref().map(DeviceBlock::at));
+        let (blob, tx, rx) = swap_list(image, swaps, device, heap).map_err(BuildError::Swaps)?;
+        Ok(Self { bindings, rings, tasks, _blob: blob, tx, rx })
+    }
+
+    fn tasks_at(&self) -> Option<DevAddr> {
+        self.tasks.as_ref().map(DeviceBlock::at)
     }
 
     /// The swap list, not yet placed in a ring.
@@ -120,10 +128,9 @@ impl TpbBuild {
 
 type SwapList = (Option<DeviceBlock>, Box<[TxDesc]>, Box<[RxDesc]>);
 
-fn swap_list<D: Device>(
+fn swap_list<'a, D: Device>(
     image: &TpbImage,
-    bindings: &Bindings,
-    rings: &[BoundRing],
+    swaps: impl Iterator<Item = Result<(Patched<'a>, Swap), BuildFault>>,
     device: &D,
     heap: &Heap,
 ) -> Result<SwapList, BuildFault> {
@@ -136,7 +143,7 @@ fn swap_list<D: Device>(
     let mut values = vec![SwapValue::default(); pairs];
     let blob = heap.alloc(image.swap_bytes(), SwapEncoder::BLOB_STRIDE_BYTES, UsageTag::Generic)?;
     let mut encoder = SwapEncoder::new(blob.at(), &mut values, &mut tx, &mut rx);
-    for swap in image.swaps(bindings, rings) {
+    for swap in swaps {
         encoder.push(swap?.1)?;
     }
     encoder.finish(image.barrier());
@@ -315,10 +322,11 @@ impl PatchedSlot {
 pub(super) fn patched_slots(model: &Model, build: &BuildData) -> Result<Vec<PatchedSlot>, BuildFault> {
     let mut slots = Vec::new();
     for ((tpb, image), build) in model.images().iter().zip(&build.tpbs) {
-        for swap in image.swaps(&build.bindings, &build.rings) {
+        for swap in image.swaps(&build.bindings, &build.rings, build.tasks_at()) {
             let (patched, swap) = swap?;
             let (at, [low, high, length, _]) = (swap.destination(), swap.value().map(U32::get));
             match patched {
+                Patched::Tasks => {}
                 Patched::Pointer(pointer) => {
                     let what = match pointer.row {
                         None => format!("TPB {tpb}: pointer {}", pointer.owner),

@@ -189,11 +189,15 @@ impl Contract {
         inputs.into_iter().chain(side(Direction::Output, &self.outputs, sets.outputs.0))
     }
 
+    /// The place of `var` in the order of the contract, if it is an input or output.
+    pub(super) fn order_of(&self, var: VarId) -> Option<u32> {
+        self.by_var.get(var.0 as usize).copied().flatten()
+    }
+
     /// Where `var` is bound. A variable that is neither input nor output is one thing, an input or output without a tensor
     /// another.
     pub(super) fn place(&self, bindings: &Bindings, var: VarId) -> Result<Placement, BuildFault> {
-        let order = self.by_var.get(var.0 as usize).copied().flatten();
-        let order = order.ok_or(BuildFault::NoInputOrOutput(var))? as usize;
+        let order = self.order_of(var).ok_or(BuildFault::NoInputOrOutput(var))? as usize;
         bindings.places.get(order).copied().flatten().ok_or_else(|| match self.entries().nth(order) {
             Some((name, _)) => BuildFault::Unbound(Box::new(*name)),
             None => BuildFault::NoInputOrOutput(var),

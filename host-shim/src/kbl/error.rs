@@ -20,6 +20,18 @@ use crate::neff::{CarveOut, DmaOp, ProgramFault, Target};
 /// A model that can't be loaded. Nothing of it stays on the device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
+    /// More than a task table has numbers for.
+    #[error(
+        "Failed to describe tasks: {items} items of one engine, {deps} dependencies and {args} arguments of all"
+    )]
+    TaskTable {
+        /// Items of one engine.
+        items: usize,
+        /// Dependencies of all items.
+        deps: usize,
+        /// Arguments of all items.
+        args: usize,
+    },
     /// Compiled for another architecture.
     #[error(
         "Attempting to load an incompatible model! `{program}` is for {target} and the device is {device}"
@@ -205,7 +217,7 @@ impl LoadError {
             | Self::NoTime => NrtStatus::INVALID,
             Self::NotEnoughCores { .. } => NrtStatus::LOAD_NOT_ENOUGH_NC,
             Self::Heap(error) => error.status(),
-            Self::Contract { .. } => NrtStatus::RESOURCE,
+            Self::Contract { .. } | Self::TaskTable { .. } => NrtStatus::RESOURCE,
             Self::Closed => NrtStatus::CLOSED,
             Self::NotStaged { .. } | Self::Device(_) | Self::Forked(_) | Self::BatchTooLarge { .. } => {
                 NrtStatus::FAILURE

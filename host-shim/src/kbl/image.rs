@@ -20,6 +20,7 @@ use super::error::LoadError;
 use super::place::{IoPointer, Places};
 use super::ring::{BoundRing, BuildFault, Bundle, Ring};
 use super::sink::Sink;
+use super::tasks::Tasks;
 use super::template::{RingShape, Template, TemplateBuilder};
 use super::work::{EngineReport, WorkItem};
 use crate::device::Device;
@@ -31,6 +32,7 @@ use crate::neff::{CarveOut, DmaOp, Program, QueueKind, Tables, Target};
 pub(super) struct ImageOptions {
     pub(super) device_target: Target,
     pub(super) ring_cache: usize,
+    pub(super) task_table: bool,
 }
 
 /// A program in device memory.
@@ -47,11 +49,14 @@ pub(super) struct TpbImage {
     tables: Tables,
     engines: Vec<EngineReport>,
     items: Vec<WorkItem>,
+    tasks: Option<Tasks>,
 }
 
 /// What a swap patches.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Patched<'a> {
+    /// The word that names the task bindings; the device clears it.
+    Tasks,
     Pointer(&'a IoPointer),
     Queue(QueueId, Half),
 }
@@ -91,8 +96,11 @@ impl TpbImage {
             entries[engine.engine.index()] = block.at();
             code.push(block);
         }
+        let describe = || Tasks::load(program, &contract, entries, sink, heap);
+        let tasks = options.task_table.then(describe).transpose()?;
         Ok(Self {
             registers,
+            tasks,
             contract,
             places,
             fixed,
@@ -139,7 +147,8 @@ impl TpbImage {
 
     /// Descriptor pairs of the swap list: the same for all tensors.
     pub(super) fn swap_pairs(&self) -> usize {
-        self.places.pointers().count() + 2 * (self.fixed.len() + self.bundles.len())
+        let queues = self.fixed.len() + self.bundles.len();
+        usize::from(self.tasks.is_some()) + self.places.pointers().count() + 2 * queues
     }
 
     /// Device memory of the swap list's data.
@@ -169,13 +178,26 @@ impl TpbImage {
         self.bundles.iter().zip(rings).for_each(|(bundle, ring)| bundle.keep(ring));
     }
 
-    /// The swap list for tensors at these places: pointer cells, table rows, then queue bases, of the rings that depend on
-    /// tensors before the static ones.
+    /// Says for a task table, if there is one, where the tensors are.
+    pub(super) fn bind_tasks(
+        &self,
+        sink: &impl Sink,
+        heap: &Heap,
+        bindings: &Bindings,
+    ) -> Result<Option<DeviceBlock>, BuildFault> {
+        self.tasks.as_ref().map(|tasks| tasks.bind(bindings, sink, heap)).transpose()
+    }
+
+    /// The swap list for tensors at these places: the task bindings, if there are any, pointer cells, table rows, then queue
+    /// bases, of the rings that depend on tensors before the static ones.
     pub(super) fn swaps<'a>(
         &'a self,
         bindings: &'a Bindings,
         rings: &'a [BoundRing],
+        tasks: Option<DevAddr>,
     ) -> impl Iterator<Item = Result<(Patched<'a>, Swap), BuildFault>> {
+        let tasks =
+            tasks.map(|target| Ok((Patched::Tasks, Swap::Pointer { cell: self.registers.tasks(), target })));
         let pointers = self.places.pointers().map(move |pointer| {
             let target = self.contract.place(bindings, pointer.target)?.base;
             let swap = match pointer.row {
@@ -194,7 +216,7 @@ impl TpbImage {
                 Ok((Patched::Queue(queue, half), swap))
             })
         });
-        pointers.chain(queues)
+        tasks.into_iter().chain(pointers).chain(queues)
     }
 }
 

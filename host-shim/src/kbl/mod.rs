@@ -16,6 +16,7 @@
 //! | `tensor`, `set` | the caller's bytes, and names for them |
 //! | `contract` | what a program wants bound, and the join |
 //! | `place`, `template`, `ring`, `image`, `model` | a program in device memory: variables, descriptors, rings, one TPB, all TPBs |
+//! | `tasks` | what the device is told of items, for recorders |
 //! | `plan`, `sink` | the same without a device, for whoever wants to know |
 //! | `registry` | models by handle, counted references, removal |
 //! | `build` | rings and swap list for one pair of sets; `lru` keeps both |
@@ -81,6 +82,7 @@ mod shared;
 mod sink;
 mod stage;
 mod stream;
+mod tasks;
 mod template;
 mod tensor;
 #[cfg(test)]

@@ -33,11 +33,20 @@ pub struct LoadOptions {
     pub ring_cache: usize,
     /// Whole builds kept, one per pair of sets; any number, and 0 for none.
     pub build_cache: usize,
+    /// Whether executions tell the device what their items are, as recorders of dependencies and arguments need it: one pair
+    /// more in the exec ring.
+    pub task_table: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { first_tpb: TpbId::FIRST, timeout: Duration::from_secs(30), ring_cache: 8, build_cache: 8 }
+        Self {
+            first_tpb: TpbId::FIRST,
+            timeout: Duration::from_secs(30),
+            ring_cache: 8,
+            build_cache: 8,
+            task_table: false,
+        }
     }
 }
 
@@ -178,7 +187,11 @@ impl Model {
             return Err(LoadError::NotEnoughCores { subgraphs, cores, tpbs_per_core, first_tpb, have });
         }
         let shared = place::shared_scratchpad(&neff.programs, heap)?;
-        let image_options = ImageOptions { device_target: device.target(), ring_cache: options.ring_cache };
+        let image_options = ImageOptions {
+            device_target: device.target(),
+            ring_cache: options.ring_cache,
+            task_table: options.task_table,
+        };
         let load = |program: &Program, at: (TpbId, TpbRegisters)| {
             let image = TpbImage::load(program, at, device, heap, shared.as_ref(), image_options)?;
             Ok((at.0, image))

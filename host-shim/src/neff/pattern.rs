@@ -20,7 +20,7 @@ pub const MAX_DIMS: usize = 8;
 const PAIR_BYTES: u64 = ChunkLen::MAX.bytes() as u64;
 
 /// One dimension of a pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
     /// How many positions, at least 1.
     pub size: u64,
@@ -29,7 +29,7 @@ pub struct Dim {
 }
 
 /// Which bytes of a variable one side of a copy touches, and in which order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     offset_bytes: u64,
     dims: Vec<Dim>,
