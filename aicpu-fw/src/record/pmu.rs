@@ -1,17 +1,18 @@
 //! A lane's part of the PMU: what each item of its cores came to by the core's counters.
 //!
 //! The region's header names the group of events. Counters run from here on until the end, and are then left as they
-//! were found. An item that was dispatched before is not of this run.
+//! were found. An item that was dispatched before is not of this run; the end waits for those that cores still count, because
+//! a core may be about to write the ring that the host is given back.
 
 use heapless::Vec;
 use sluice_core::exec::LaneIndex;
 use sluice_core::layout::pmu::{CoreType, header_words};
 use sluice_core::layout::pmu_events::event_group;
 use sluice_core::layout::{Lane, SubsystemId};
-use sluice_core::mem::{DevAddr, DeviceMemory, Word};
+use sluice_core::mem::{Clock, DevAddr, DeviceMemory, Word};
 use sluice_core::mmio::{Engine, LaneCounters, TpbRegisters};
 use sluice_core::producer::pmu::{CountedItem, PmuRecorder};
-use sluice_core::producer::{AttachError, Attachment};
+use sluice_core::producer::{AttachError, Attachment, Settlement};
 
 use super::event::{Dispatch, Finish, Recording, Stamps};
 use super::parking::Parking;
@@ -21,7 +22,12 @@ use crate::platform::{Context, Platform};
 /// What one lane records. What is lost is counted by cause in its pool.
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: PmuRecorder<M, CORES>,
+    /// Those whose counters run.
     cores: Vec<Core<M>, CORES>,
+    /// Since when nothing is waited for but what cores still count.
+    ending_since_cycles: Option<u64>,
+    /// How long a core may take for an item.
+    limit_cycles: u64,
 }
 
 /// One core while its counters run.
@@ -72,7 +78,15 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
                 break;
             }
         }
-        Ok(Self { records, cores: counted })
+        let limit_cycles = cx.arch().facts().operation_timeout_cycles();
+        Ok(Self { records, cores: counted, ending_since_cycles: None, limit_cycles })
+    }
+}
+
+impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
+    /// Stops the counters of cores without an item that is counted.
+    fn release_idle_cores(&mut self) {
+        self.cores.retain(|core| core.is_counted);
     }
 }
 
@@ -103,6 +117,22 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
                 token: finish.token,
             };
             let _ = self.records.item(number, &item, || core.counters.registers.read(), env);
+        }
+        if self.ending_since_cycles.is_some() {
+            self.release_idle_cores();
+        }
+    }
+
+    fn settle(&mut self, env: &mut Parking<'_, P>) -> Settlement {
+        self.release_idle_cores();
+        if self.cores.is_empty() {
+            return Settlement::Settled;
+        }
+        let now_cycles = env.now_cycles();
+        let since_cycles = *self.ending_since_cycles.get_or_insert(now_cycles);
+        match since_cycles.saturating_add(self.limit_cycles) {
+            until_cycles if now_cycles < until_cycles => Settlement::Owed { until_cycles },
+            _ => Settlement::Settled,
         }
     }
 
