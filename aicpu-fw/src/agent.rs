@@ -267,10 +267,10 @@ fn run_pairs<P: Platform>(
     let mut outcome = Ok(());
     while let Some(done) = run.step(&engine, &mut ahead) {
         match done {
-            Ok((effects, bytes)) => {
-                report.bytes_moved = report.bytes_moved.wrapping_add(bytes);
+            Ok(done) => {
+                report.bytes_moved = report.bytes_moved.wrapping_add(done.bytes());
                 report.descriptors = report.descriptors.wrapping_add(1);
-                announce(cx, effects);
+                announce(cx, done.effects());
             }
             Err(class) => {
                 outcome = Err(class);
@@ -285,7 +285,7 @@ fn run_pairs<P: Platform>(
 /// A program can raise semaphores by descriptors of its own. Its tail increments and events wake nobody: blocks ring their
 /// own queues, and an execution is started by its ring alone.
 fn announce<P: Platform>(cx: &Context<P>, effects: Effects) {
-    if effects.semaphore {
+    if effects.raised_semaphore() {
         cx.wake_lanes();
     }
 }

@@ -31,18 +31,82 @@ const REQUEST: u32 = TpbRegisters::REQUEST_OFFSET_BYTES;
 /// The address of the task bindings lies behind the request.
 const REQUEST_END: u32 = TpbRegisters::TASKS_OFFSET_BYTES + size_of::<DevAddr>() as u32;
 
-/// What a pair did besides moving bytes.
+/// What a pair did besides moving bytes: a word of bits, for it is handed on with every pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use]
-pub(crate) struct Effects {
-    /// The TPB whose start event was set.
-    pub(crate) started: Option<TpbId>,
-    /// The TPB that is to stop.
-    pub(crate) stopped: Option<TpbId>,
+pub(crate) struct Effects(u32);
+
+impl Effects {
+    const NONE: Self = Self(0);
     /// A semaphore was raised: lanes may have something to dispatch.
-    pub(crate) semaphore: bool,
+    const SEMAPHORE: Self = Self(1);
     /// Descriptors of a prologue queue were started: its sequencer has something to run.
-    pub(crate) prologue: bool,
+    const PROLOGUE: Self = Self(2);
+
+    /// The start event of `tpb` was set.
+    const fn started(tpb: TpbId) -> Self {
+        Self(1 << (8 + tpb.get()))
+    }
+
+    /// `tpb` is to stop.
+    const fn stopped(tpb: TpbId) -> Self {
+        Self(1 << (16 + tpb.get()))
+    }
+
+    const fn prologue_if(is_so: bool) -> Self {
+        if is_so { Self::PROLOGUE } else { Self::NONE }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn has(self, effect: Self) -> bool {
+        self.0 & effect.0 != 0
+    }
+
+    /// Whether lanes may have something to dispatch.
+    pub(crate) const fn raised_semaphore(self) -> bool {
+        self.has(Self::SEMAPHORE)
+    }
+
+    /// Whether a prologue queue has something to run.
+    pub(crate) const fn started_prologue(self) -> bool {
+        self.has(Self::PROLOGUE)
+    }
+
+    /// Whether the start event of `tpb` was set.
+    pub(crate) const fn has_started(self, tpb: TpbId) -> bool {
+        self.has(Self::started(tpb))
+    }
+
+    /// Whether `tpb` is to stop.
+    pub(crate) const fn has_stopped(self, tpb: TpbId) -> bool {
+        self.has(Self::stopped(tpb))
+    }
+}
+
+const _: () = assert!(TpbId::COUNT <= 8, "a TPB has a bit in each of two bytes");
+
+/// What a pair came to, in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) struct Done(u64);
+
+impl Done {
+    const fn new(effects: Effects, bytes: u32) -> Self {
+        Self((effects.0 as u64) << 32 | bytes as u64)
+    }
+
+    /// What it did besides moving bytes.
+    pub(crate) const fn effects(self) -> Effects {
+        Effects((self.0 >> 32) as u32)
+    }
+
+    /// Bytes moved.
+    pub(crate) const fn bytes(self) -> u32 {
+        self.0 as u32
+    }
 }
 
 /// Carries out descriptor pairs on one device.
@@ -74,12 +138,18 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
         self.memory.read_bytes(at, into).map_err(|_| ErrorClass::OUT_OF_BOUNDS)
     }
 
+    /// Says that what lies at `at` is to be copied soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: DevAddr) {
+        self.memory.prefetch(at);
+    }
+
     /// Carries out `pair`. Its ring ids are not looked at: they belong to the queue.
     ///
     /// # Errors
     /// [`ErrorClass::OUT_OF_BOUNDS`] for an address outside RAM and registers, [`ErrorClass::DMA_ABORT`] for a pair that is
     /// not a plain copy or writes what descriptors may not. Registers before the offending word are written then.
-    pub(crate) fn run(&self, pair: &Pair) -> Result<(Effects, u32), ErrorClass> {
+    pub(crate) fn run(&self, pair: &Pair) -> Result<Done, ErrorClass> {
         let copy = pair.decode().map_err(|_| ErrorClass::DMA_ABORT)?;
         let (from, to, bytes) = (DevAddr(copy.source.0), DevAddr(copy.destination.0), copy.len.bytes());
         self.in_ram(from, bytes.into())?;
@@ -88,12 +158,12 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
         } else {
             self.in_ram(to, bytes.into())?;
             self.memory.copy(from, to, bytes.into()).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
-            Effects::default()
+            Effects::NONE
         };
         if copy.barrier != Barrier::None {
             store_barrier();
         }
-        Ok((effects, bytes))
+        Ok(Done::new(effects, bytes))
     }
 
     fn in_ram(&self, at: DevAddr, bytes: u64) -> Result<(), ErrorClass> {
@@ -109,7 +179,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             // Bytes that its TPB's sequencer alone reads, once the start event is set.
             (_, Register::Control(offset @ REQUEST..REQUEST_END)) if bytes <= REQUEST_END - offset => {
                 self.memory.copy(from, to, bytes.into()).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
-                return Ok(Effects::default());
+                return Ok(Effects::NONE);
             }
             // What most pairs write: a ring as a whole.
             (tpb, Register::Queue(half, queue, QueueRegister::BaseLow))
@@ -120,11 +190,11 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
                 read.map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
                 let ring = ring.map(u32::from_le);
                 self.with_queue(tpb, half, queue, |registers| registers.write_ring(ring))?;
-                return Ok(Effects { prologue: queue == QueueId::PROLOGUE, ..Effects::default() });
+                return Ok(Effects::prologue_if(queue == QueueId::PROLOGUE));
             }
             _ => {}
         }
-        let mut effects = Effects::default();
+        let mut effects = Effects::NONE;
         for offset in (0..u64::from(bytes)).step_by(4) {
             let at = to.offset(offset);
             if offset > 0 {
@@ -132,7 +202,7 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
             }
             let mut value = [0; 4];
             self.memory.read_bytes(from.offset(offset), &mut value).map_err(|_| ErrorClass::OUT_OF_BOUNDS)?;
-            self.write_register(at, register, u32::from_le_bytes(value), &mut effects)?;
+            effects = effects.and(self.write_register(at, register, u32::from_le_bytes(value))?);
         }
         Ok(effects)
     }
@@ -142,37 +212,34 @@ impl<'a, M: DeviceMemory> CopyEngine<'a, M> {
         at: DevAddr,
         (tpb, register): (TpbId, Register),
         value: u32,
-        effects: &mut Effects,
-    ) -> Result<(), ErrorClass> {
+    ) -> Result<Effects, ErrorClass> {
         const STOP: u32 = ControlWord::Stop.offset_bytes() as u32;
         let outside = |_| ErrorClass::OUT_OF_BOUNDS;
-        match register {
+        Ok(match register {
             // The execution queue is the host's alone.
             Register::Queue(_, QueueId::EXEC, _) | Register::Other => return Err(ErrorClass::DMA_ABORT),
             Register::Queue(half, queue, register) => {
                 if !self.with_queue(tpb, half, queue, |registers| registers.write(register, value))? {
                     return Err(ErrorClass::DMA_ABORT);
                 }
-                effects.prologue |= queue == QueueId::PROLOGUE;
+                Effects::prologue_if(queue == QueueId::PROLOGUE)
             }
             Register::Event(event) => {
                 self.memory.publish(at, value).map_err(outside)?;
-                if event == EventId::START {
-                    effects.started = Some(tpb);
-                }
+                if event == EventId::START { Effects::started(tpb) } else { Effects::NONE }
             }
             Register::Semaphore(_) => {
                 self.memory.accumulate(at, value).map_err(outside)?;
-                effects.semaphore = true;
+                Effects::SEMAPHORE
             }
             Register::Control(REQUEST..REQUEST_END) => {
                 self.memory.publish(at, value).map_err(outside)?;
+                Effects::NONE
             }
             // The word is the host's; whoever runs the pair knows what to do.
-            Register::Control(STOP) => effects.stopped = Some(tpb),
+            Register::Control(STOP) => Effects::stopped(tpb),
             Register::Control(_) => return Err(ErrorClass::DMA_ABORT),
-        }
-        Ok(())
+        })
     }
 
     /// Does something with the registers of one half of a queue.

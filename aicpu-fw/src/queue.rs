@@ -11,11 +11,11 @@
 
 use sluice_core::dma::{Descriptor, Pair, Position, QueueRegisters, Ring, RxDesc, TxDesc};
 use sluice_core::exec::ErrorClass;
-use sluice_core::mem::{DeviceMemory, Fault, Memory, Word};
+use sluice_core::mem::{DevAddr, DeviceMemory, Fault, Memory, Word};
 use sluice_core::mmio::{Half, QueueId, TpbRegisters};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::copy::{CopyEngine, Effects};
+use crate::copy::{CopyEngine, Done};
 
 /// One DMA queue.
 pub(crate) struct DmaQueue<M: Memory> {
@@ -128,24 +128,28 @@ impl HalfRun {
         Ok(Self { ring, position, next: 0, filled: 0 })
     }
 
-    /// The next descriptor, of at most `left`; it has to belong to this lap.
+    /// Sees to it that the next descriptor, of at most `left`, is among those ahead, and returns where; it has to belong to this
+    /// lap.
     fn fetch<M: DeviceMemory, D: Descriptor>(
         &mut self,
         engine: &CopyEngine<'_, M>,
         ahead: &mut [D; AHEAD],
         left: u32,
-    ) -> Result<D, ErrorClass> {
+    ) -> Result<usize, ErrorClass> {
         if self.next == self.filled {
             let index = self.position.slot().index;
             let count = (AHEAD as u32).min(left).min(self.ring.size.descriptors() - index) as usize;
             let at = self.ring.base.offset(u64::from(index) * size_of::<D>() as u64);
             engine.fetch(at, ahead[..count].as_mut_bytes())?;
+            if D::HALF == Half::Tx {
+                // Sources on their way together, instead of one by one as their turns come.
+                ahead[..count].iter().for_each(|tx| engine.prefetch(DevAddr(tx.address().0)));
+            }
             (self.next, self.filled) = (0, count);
         }
-        let descriptor = *ahead.get(self.next).ok_or(ErrorClass::DMA_ABORT)?;
-        let mut position = self.position;
-        position.accept(descriptor.ring_id()).map_err(|_| ErrorClass::PHASE_MISMATCH)?;
-        Ok(descriptor)
+        let next = self.next % AHEAD;
+        self.position.check(ahead[next].ring_id()).map_err(|_| ErrorClass::PHASE_MISMATCH)?;
+        Ok(next)
     }
 
     fn advance(&mut self) {
@@ -165,7 +169,7 @@ impl QueueRun {
         &mut self,
         engine: &CopyEngine<'_, M>,
         ahead: &mut Ahead,
-    ) -> Option<Result<(Effects, u32), ErrorClass>> {
+    ) -> Option<Result<Done, ErrorClass>> {
         let left = self.left.checked_sub(1)?;
         let done = self.run_next(engine, ahead);
         if done.is_ok() {
@@ -178,10 +182,10 @@ impl QueueRun {
         &mut self,
         engine: &CopyEngine<'_, M>,
         ahead: &mut Ahead,
-    ) -> Result<(Effects, u32), ErrorClass> {
+    ) -> Result<Done, ErrorClass> {
         let tx = self.tx.fetch(engine, &mut ahead.tx, self.left)?;
         let rx = self.rx.fetch(engine, &mut ahead.rx, self.left)?;
-        let pair = Pair { tx, rx };
+        let pair = Pair { tx: ahead.tx[tx], rx: ahead.rx[rx] };
         let done = engine.run(&pair)?;
         self.tx.advance();
         self.rx.advance();

@@ -53,6 +53,22 @@ enum Batch {
     Stops,
 }
 
+/// The engines that have ended an execution, a bit each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Ended(u8);
+
+impl Ended {
+    const ALL: Self = Self((1 << Engine::COUNT) - 1);
+
+    const fn has(self, engine: Engine) -> bool {
+        self.0 & 1 << engine.index() != 0
+    }
+
+    const fn insert(&mut self, engine: Engine) {
+        self.0 |= 1 << engine.index();
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum State {
     Idle,
@@ -62,7 +78,7 @@ enum State {
     },
     Running {
         execution: Execution,
-        ended: [bool; Engine::COUNT],
+        ended: Ended,
         aborted: bool,
     },
     /// Until the host's count of set-ups is another than this.
@@ -225,16 +241,16 @@ impl<M: DeviceMemory> Sequencer<M> {
     ) -> Result<Batch, (QueueId, ErrorClass)> {
         let engine = CopyEngine::new(cx.memory(), cx.map()).with_queues(self.tpb, &self.model_queues);
         while let Some(done) = run.step(&engine, &mut self.exec_ahead) {
-            let (effects, _) = done.map_err(|class| (QueueId::EXEC, class))?;
+            let effects = done.map_err(|class| (QueueId::EXEC, class))?.effects();
             *consumed = consumed.wrapping_add(1);
-            if effects.prologue {
+            if effects.started_prologue() {
                 run_prologue(&self.prologue, &engine, &mut self.prologue_ahead)
                     .map_err(|class| (QueueId::PROLOGUE, class))?;
             }
-            if effects.stopped == Some(self.tpb) {
+            if effects.has_stopped(self.tpb) {
                 return Ok(Batch::Stops);
             }
-            if effects.started == Some(self.tpb) {
+            if effects.has_started(self.tpb) {
                 return Ok(Batch::Starts);
             }
         }
@@ -266,7 +282,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         };
         record.submitted(cx, &submit);
         self.submits = self.submits.wrapping_add(1);
-        self.state = State::Running { execution, ended: [false; Engine::COUNT], aborted: false };
+        self.state = State::Running { execution, ended: Ended::default(), aborted: false };
         Activity::Busy
     }
 
@@ -275,24 +291,26 @@ impl<M: DeviceMemory> Sequencer<M> {
         cx: &Context<P>,
         record: &mut Recorder<M, CORES>,
         execution: Execution,
-        mut ended: [bool; Engine::COUNT],
+        mut ended: Ended,
         mut aborted: bool,
     ) -> Activity {
         let mut activity = Activity::Idle;
         if !aborted && self.control.given_up.observe() == execution.count() {
             aborted = true;
             activity = Activity::Busy;
-            let engine = Engine::ALL.into_iter().zip(ended).find(|(_, ended)| !ended);
-            let engine = engine.map_or(Engine::Sp, |(engine, _)| engine);
+            let engine = Engine::ALL.into_iter().find(|&engine| !ended.has(engine)).unwrap_or(Engine::Sp);
             self.report(
                 cx,
                 &Notification::error(engine, QueueId::EXEC, ErrorClass::GIVEN_UP, cx.now_cycles()),
             );
             self.abort(cx, execution);
         }
-        for (engine, ended) in Engine::ALL.into_iter().zip(&mut ended).filter(|(_, ended)| !**ended) {
+        for engine in Engine::ALL {
+            if ended.has(engine) {
+                continue;
+            }
             let Some(status) = self.board.ended(engine, execution) else { continue };
-            *ended = true;
+            ended.insert(engine);
             activity = Activity::Busy;
             record.engine_ended(cx, &EngineEnd { tpb: self.tpb, engine, ordinal: execution.ordinal() });
             if let Some((class, queue)) = status.failure() {
@@ -303,7 +321,7 @@ impl<M: DeviceMemory> Sequencer<M> {
                 }
             }
         }
-        if ended == [true; Engine::COUNT] {
+        if ended == Ended::ALL {
             record.execution_ended(cx, self.tpb);
             // Partner of the host's acquire load: outputs and notifications of this execution.
             self.control.executions_done.publish(execution.count());

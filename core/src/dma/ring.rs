@@ -238,6 +238,7 @@ impl Position {
     }
 
     /// Moves on by one slot and returns the one left behind.
+    #[inline]
     pub const fn step(&mut self) -> Slot {
         let left = self.slot;
         self.skip(1);
@@ -249,11 +250,22 @@ impl Position {
     /// # Errors
     /// Another lap; the place stays.
     pub fn accept(&mut self, found: RingId) -> Result<Slot, PhaseMismatch> {
+        self.check(found)?;
+        Ok(self.step())
+    }
+
+    /// The same check without the move.
+    ///
+    /// # Errors
+    /// Another lap.
+    #[inline]
+    pub fn check(&self, found: RingId) -> Result<(), PhaseMismatch> {
         let Slot { index, ring_id: expected } = self.slot;
-        if found == expected { Ok(self.step()) } else { Err(PhaseMismatch { index, expected, found }) }
+        if found == expected { Ok(()) } else { Err(PhaseMismatch { index, expected, found }) }
     }
 
     /// Moves on by at most one lap.
+    #[inline]
     const fn skip(&mut self, count: u32) {
         let index = self.slot.index + count;
         if index < self.size.0 {

@@ -207,4 +207,9 @@ pub trait DeviceMemory: CopyMemory {
     fn accumulate(&self, at: DevAddr, value: u32) -> Result<(), Fault>;
     /// Stores `value` to the word at `at`, a multiple of 4, after everything that this service stored before.
     fn publish(&self, at: DevAddr, value: u32) -> Result<(), Fault>;
+    /// Says that what lies at `at` is to be read soon: a hint, which a memory near enough needs not.
+    #[inline]
+    fn prefetch(&self, at: DevAddr) {
+        let _ = at;
+    }
 }
