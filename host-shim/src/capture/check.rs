@@ -5,10 +5,12 @@ use std::io::{self, Read, Seek};
 
 use sluice_core::layout::{self, ArchId, BufferLayout, Shape};
 
+use super::damage::Damage;
 use super::dedup::{Seen, Verdict};
 use super::format::FileHeader;
 use super::payload::{BufferHeader, Manifest, Pool, PoolTotals, Subsystem, Summary};
-use super::reader::{Damage, Reader, Segment};
+use super::reader::Reader;
+use super::segment::Segment;
 use crate::report::units::Many;
 use crate::report::{Dfx, Lost, Model, Report};
 

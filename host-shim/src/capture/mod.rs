@@ -37,19 +37,23 @@
 //! sequence numbers, whatever the file says.
 
 pub mod check;
+pub mod damage;
 pub mod dedup;
 pub mod folder;
 pub mod format;
 pub mod payload;
 pub mod reader;
+pub mod segment;
 pub mod writer;
 
 pub use check::{Census, census};
+pub use damage::Damage;
 pub use folder::{FolderError, RunFolder};
 pub use format::{FileHeader, HeaderError, Kind, RunId};
 pub use payload::{
     BufferHeader, ClockPair, Core, DevicePhaseNote, FreezeEvent, Gate, HostPhase, Items, LossCause, LossNote,
     Manifest, Phase, Pool, PoolTotals, Subsystem, Summary, WorkItem,
 };
-pub use reader::{Damage, OpenError, Reader, Segment};
+pub use reader::{OpenError, Reader};
+pub use segment::Segment;
 pub use writer::Writer;

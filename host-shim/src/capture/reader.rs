@@ -10,7 +10,6 @@
 //! What can be read is delivered, the rest becomes a [`Damage`] with offset and cause. Memory is one payload, grown
 //! by bytes that were really there and never by a length that the file states.
 
-use core::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -18,90 +17,12 @@ use std::path::{Path, PathBuf};
 
 use zerocopy::FromBytes;
 
+use super::damage::{Damage, DamageCause};
 use super::format::{ALIGN_BYTES, FileHeader, HEAD_BYTES, HEADER_BYTES, HeaderError, Kind, SegmentHead};
-use super::payload::{
-    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest, Summary,
-};
+use super::segment::{Content, Segment};
 
 /// Most damages kept; more are only counted.
 pub const MAX_DAMAGES: usize = 64;
-
-/// A piece of the file that could not be delivered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// Where it begins, bytes from the start of the file.
-    pub offset: u64,
-    /// How long it is.
-    pub bytes: u64,
-    /// What is wrong with it.
-    pub cause: DamageCause,
-}
-
-/// What is wrong with a piece of a capture.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DamageCause {
-    /// No segment begins here, or its head is damaged.
-    NoSegment,
-    /// The file ends inside a segment: its writer died, or the file was cut.
-    Torn {
-        /// Bytes of the segment that are not there.
-        missing: u64,
-    },
-    /// A sound head states more than a segment can hold.
-    TooLong {
-        /// Bytes it states.
-        stated: u32,
-        /// Most bytes of its kind.
-        limit: usize,
-    },
-    /// The payload is not what was written.
-    Checksum {
-        /// Number of the segment.
-        sequence: u64,
-        /// What it holds.
-        kind: Kind,
-    },
-    /// Segments are missing before this one, or one stands here twice.
-    Sequence {
-        /// Number that should stand here.
-        expected: u64,
-        /// Number that stands here.
-        found: u64,
-    },
-    /// The payload was written like this, and it makes no sense.
-    Malformed {
-        /// Number of the segment.
-        sequence: u64,
-        /// What it should hold.
-        kind: Kind,
-        /// What is wrong.
-        reason: String,
-    },
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "byte {}: ", self.offset)?;
-        match &self.cause {
-            DamageCause::NoSegment => write!(f, "no sound segment head, {} bytes passed over", self.bytes),
-            DamageCause::Torn { missing } => {
-                write!(f, "file ends inside a segment: {} bytes are there, {missing} are missing", self.bytes)
-            }
-            DamageCause::TooLong { stated, limit } => {
-                write!(f, "segment states {stated} bytes, at most {limit}")
-            }
-            DamageCause::Checksum { sequence, kind } => {
-                write!(f, "segment {sequence} ({kind}): checksum is wrong, {} bytes passed over", self.bytes)
-            }
-            DamageCause::Sequence { expected, found } => {
-                write!(f, "segment {found} where {expected} should stand")
-            }
-            DamageCause::Malformed { sequence, kind, reason } => {
-                write!(f, "segment {sequence} ({kind}): {reason}")
-            }
-        }
-    }
-}
 
 /// Why bytes cannot be read as a capture at all.
 #[derive(Debug, thiserror::Error)]
@@ -122,29 +43,6 @@ pub struct OpenError {
     pub path: PathBuf,
     /// What is wrong with it.
     pub error: ReadError,
-}
-
-/// One segment.
-#[derive(Debug)]
-pub enum Segment<'a> {
-    /// What was about to run.
-    Manifest(Box<Manifest>),
-    /// Records of one buffer, as on the wire; as many bytes as the header states.
-    Buffer(BufferHeader, &'a [u8]),
-    /// Freezes, in the order of their release.
-    Freezes(Items<'a, FreezeEvent>),
-    /// Readings of both clocks.
-    ClockPairs(Items<'a, ClockPair>),
-    /// What the host did.
-    HostPhases(Items<'a, HostPhase>),
-    /// What lanes of the device went through.
-    DevicePhases(Items<'a, DevicePhaseNote>),
-    /// Records that did not arrive.
-    Losses(Items<'a, LossNote>),
-    /// What the run came to.
-    End(Box<Summary>),
-    /// Written by a later version.
-    Unknown(Kind),
 }
 
 /// An open file with a place of its own to read at, so that a writer of the same file is not disturbed.
@@ -374,75 +272,6 @@ fn read_up_to(source: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(got)
 }
 
-/// A payload that makes sense, without the bytes it borrows.
-enum Content {
-    Manifest(Box<Manifest>),
-    Buffer(BufferHeader),
-    Freezes { item_bytes: usize },
-    ClockPairs,
-    HostPhases,
-    DevicePhases,
-    Losses,
-    End(Box<Summary>),
-    Unknown(Kind),
-}
-
-impl Content {
-    fn of(kind: Kind, payload: &[u8]) -> Result<Self, String> {
-        fn document<T: serde::de::DeserializeOwned>(payload: &[u8]) -> Result<Box<T>, String> {
-            serde_json::from_slice(payload).map(Box::new).map_err(|error| error.to_string())
-        }
-        fn whole_items<T>(payload: &[u8], content: Content) -> Result<Content, String> {
-            whole(payload, size_of::<T>(), content)
-        }
-        fn whole(payload: &[u8], item_bytes: usize, content: Content) -> Result<Content, String> {
-            if payload.len().is_multiple_of(item_bytes) {
-                Ok(content)
-            } else {
-                Err(format!("{} bytes are no whole number of {item_bytes}-byte items", payload.len()))
-            }
-        }
-        match kind {
-            Kind::MANIFEST => document(payload).map(Self::Manifest),
-            Kind::END => document(payload).map(Self::End),
-            Kind::BUFFER => match BufferHeader::read_from_prefix(payload) {
-                Err(_) => Err(format!("{} bytes are too few for a buffer header", payload.len())),
-                Ok((header, records)) if header.records_bytes() != records.len() as u64 => Err(format!(
-                    "{} records of {} bytes stated, {} bytes are there",
-                    header.records,
-                    header.record_bytes,
-                    records.len()
-                )),
-                Ok((header, _)) => Ok(Self::Buffer(header)),
-            },
-            Kind::FREEZES | Kind::FREEZES_0 => {
-                let is_old = kind == Kind::FREEZES_0;
-                let item_bytes = if is_old { FreezeEvent::BYTES_0 } else { size_of::<FreezeEvent>() };
-                whole(payload, item_bytes, Self::Freezes { item_bytes })
-            }
-            Kind::CLOCK_PAIRS => whole_items::<ClockPair>(payload, Self::ClockPairs),
-            Kind::HOST_PHASES => whole_items::<HostPhase>(payload, Self::HostPhases),
-            Kind::DEVICE_PHASES => whole_items::<DevicePhaseNote>(payload, Self::DevicePhases),
-            Kind::LOSSES => whole_items::<LossNote>(payload, Self::Losses),
-            later => Ok(Self::Unknown(later)),
-        }
-    }
-
-    fn with(self, payload: &[u8]) -> Segment<'_> {
-        match self {
-            Self::Manifest(manifest) => Segment::Manifest(manifest),
-            Self::Buffer(header) => Segment::Buffer(header, &payload[size_of::<BufferHeader>()..]),
-            Self::Freezes { item_bytes } => Segment::Freezes(Items::of_size(payload, item_bytes)),
-            Self::ClockPairs => Segment::ClockPairs(Items::new(payload)),
-            Self::HostPhases => Segment::HostPhases(Items::new(payload)),
-            Self::DevicePhases => Segment::DevicePhases(Items::new(payload)),
-            Self::Losses => Segment::Losses(Items::new(payload)),
-            Self::End(summary) => Segment::End(summary),
-            Self::Unknown(kind) => Segment::Unknown(kind),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
@@ -451,7 +280,10 @@ mod tests {
     use sluice_core::layout::device_phase::DevicePhase;
     use zerocopy::IntoBytes;
 
-    use super::super::payload::{Gate, LossCause, Phase, Subsystem};
+    use super::super::payload::{
+        BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
+        Manifest, Phase, Subsystem, Summary,
+    };
     use super::super::writer::tests::{HEADER, POOL};
     use super::super::writer::{Storage, Writer};
     use super::*;

@@ -236,7 +236,8 @@ pub(crate) mod tests {
 
     use super::super::format::RunId;
     use super::super::payload::{Pool, Subsystem};
-    use super::super::reader::{Reader, Segment};
+    use super::super::reader::Reader;
+    use super::super::segment::Segment;
     use super::*;
 
     pub(crate) const HEADER: FileHeader =

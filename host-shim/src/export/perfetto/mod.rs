@@ -33,7 +33,7 @@ use std::io::{self, Read, Seek, Write};
 use super::clock::DeviceTime;
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::payload::{NO_EXECUTION, NO_LANE};
-use crate::capture::reader::Segment;
+use crate::capture::segment::Segment;
 use crate::capture::{FreezeEvent, HostPhase, Kind, LossNote, Manifest, Reader};
 use records::Records;
 use trace::{Group, TraceWriter, Track};

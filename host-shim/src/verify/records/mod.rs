@@ -17,7 +17,7 @@ use std::io::{self, Read, Seek};
 use sluice_core::layout::{ArchId, SubsystemId};
 
 use crate::capture::dedup::{Seen, Verdict};
-use crate::capture::reader::Segment;
+use crate::capture::segment::Segment;
 use crate::capture::{Kind, Pool, Reader};
 
 /// Most findings listed.
