@@ -136,7 +136,7 @@ fn registers_that_are_not_for_descriptors_stay_as_they_are() {
             registers.control_word(ControlWord::ExecutionsDone),
             registers.mailbox(Engine::Pe),
             registers.firmware(),
-            registers.request().offset(0x38),
+            registers.tasks().offset(8),
             registers.semaphore(semaphore(255)).offset(4),
         ];
         for target in targets {
