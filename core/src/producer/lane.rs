@@ -303,7 +303,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         clock: &impl Clock,
     ) -> Progress {
         if !pool.has_buffer() {
-            switch.next_stage(Stage::Claim);
+            self.go_on_to_claim(switch);
             return Progress::Moved;
         }
         if S::RULES.gate_before_publication && !self.may_look(switch) {
@@ -324,7 +324,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                 self.note_running(pool, switch, clock);
                 if S::RULES.gate_before_publication {
                     pool.released();
-                    switch.next_stage(Stage::Claim);
+                    self.go_on_to_claim(switch);
                 } else {
                     switch.next_stage(Stage::BehindPublication);
                 }
@@ -372,10 +372,17 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     ) -> Progress {
         if self.may_look(switch) {
             pool.released();
-            switch.next_stage(Stage::Claim);
+            self.go_on_to_claim(switch);
             return Progress::Moved;
         }
         self.fruitless(pool, switch, clock)
+    }
+
+    fn go_on_to_claim(&self, switch: &mut Switch) {
+        switch.next_stage(Stage::Claim);
+        if !S::RULES.one_deadline {
+            switch.deadline = Deadline::after(self.limit_cycles);
+        }
     }
 
     fn poll_claim<K: Records>(
@@ -406,7 +413,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     /// that always finds a buffer would never clear its latch, pass every shut gate, and keep the freeze of its peers from
     /// ending.
     fn may_look(&mut self, switch: &mut Switch) -> bool {
-        if self.state.latch.is_set() {
+        if self.state.latch.is_set() || !S::RULES.common_mode {
             return true;
         }
         let gate = switch.gate();
@@ -488,12 +495,13 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         clock: &impl Clock,
     ) -> Progress {
         self.state.expiries = self.state.expiries.wrapping_add(1);
-        self.state.latch = Latch::with(Some(HostSigns {
+        let signs = HostSigns {
             gates: self.gates.signs(switch.heartbeat),
             ring_head: self.ring.head(),
             pool: pool.name(),
             queue_tail: pool.queue_tail(),
-        }));
+        };
+        self.state.latch = Latch::with(S::RULES.latch.then_some(signs));
         let has_looked = switch.parked.take().is_none();
         if has_looked || self.gates.is_detached() || switch.stage == Stage::BehindPublication {
             return self.give_up(pool, switch, clock);

@@ -128,6 +128,8 @@ impl<M: Memory> Hooks<M> for () {
 /// Protocol rules that a test may leave out one by one, to see that something notices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
+    /// While a gate is shut every lane that reaches it parks, whatever its queue holds.
+    pub common_mode: bool,
     /// The push gate lies before publication; nothing waits after the tail store.
     pub gate_before_publication: bool,
     /// A signal is raised on every fruitless look, not once per wait.
@@ -136,6 +138,18 @@ pub struct Rules {
     pub release_epoch: bool,
     /// A pool's limit is what the host can still give, not a number of slots.
     pub attainable_limit: bool,
+    /// A freeze ends only after every ready ring was seen empty.
+    pub drained_before_release: bool,
+    /// One deadline covers both halves of a switch.
+    pub one_deadline: bool,
+    /// A lane that has waited out its deadline waits no more until the host stirs.
+    pub latch: bool,
+    /// A gate is shut before its signal is taken.
+    pub shut_before_consume: bool,
+    /// What a failed write would have said counts as unsaid.
+    pub retry_writes: bool,
+    /// A host that leaves opens the gates.
+    pub open_at_stop: bool,
     /// A buffer is visible in its new place before it leaves the old one.
     pub ownership_order: bool,
     /// An attaching host places every buffer before it uses one.
@@ -145,6 +159,13 @@ pub struct Rules {
 impl Rules {
     /// The protocol.
     pub const ALL: Self = Self {
+        common_mode: true,
+        drained_before_release: true,
+        one_deadline: true,
+        latch: true,
+        shut_before_consume: true,
+        retry_writes: true,
+        open_at_stop: true,
         gate_before_publication: true,
         raise_by_level: true,
         release_epoch: true,

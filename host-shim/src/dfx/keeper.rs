@@ -257,6 +257,9 @@ impl<M: Memory, W: Word> Keeper<M, W> {
     /// # Errors
     /// [`Fault`] when the transport fails; may be called again.
     pub fn open_all(&mut self) -> Result<(), Fault> {
+        if !self.rules.open_at_stop {
+            return Ok(());
+        }
         self.gates.bump_epoch()?;
         for gate in [Gate::Ready, Gate::Free] {
             self.gates.set_shut(gate, false)?;
@@ -370,7 +373,7 @@ impl<M: Memory, W: Word> Keeper<M, W> {
     fn look_at_signal(&mut self, gate: Gate) -> Result<Kept, Fault> {
         let next = match gate {
             Gate::Ready => Step::Signal(1),
-            Gate::Free if self.state.shut.any() => Step::Ring(0),
+            Gate::Free if self.state.shut.any() => self.begin_release(),
             Gate::Free => Step::Returns,
         };
         if self.state.shut.gate(gate) || !self.gates.is_raised(gate)? {
@@ -378,7 +381,10 @@ impl<M: Memory, W: Word> Keeper<M, W> {
         }
         match self.scope {
             GateScope::All => {
-                self.gates.set_shut(gate, true)?;
+                if !self.rules.shut_before_consume {
+                    self.gates.consume(gate)?;
+                }
+                self.write(self.gates.set_shut(gate, true))?;
                 self.state.shut.set(gate, true);
                 self.state.step = Step::Take(number(gate));
                 Ok(Kept::Opened(gate))
@@ -395,9 +401,18 @@ impl<M: Memory, W: Word> Keeper<M, W> {
         self.gates.consume(gate)?;
         self.state.step = match gate {
             Gate::Ready => Step::Signal(1),
-            Gate::Free => Step::Ring(0),
+            Gate::Free => self.begin_release(),
         };
         Ok(Kept::Step)
+    }
+
+    fn begin_release(&self) -> Step {
+        if self.rules.drained_before_release { Step::Ring(0) } else { Step::Limit(0) }
+    }
+
+    /// What a write of a flag came to. Only on success may the state move.
+    fn write(&self, result: Result<(), Fault>) -> Result<(), Fault> {
+        if self.rules.retry_writes { result } else { Ok(()) }
     }
 
     fn after_signals(&mut self, next: Step) -> Kept {
@@ -442,12 +457,12 @@ impl<M: Memory, W: Word> Keeper<M, W> {
             2 => self.gates.bump_epoch()?,
             3 => {
                 if self.state.shut.ready {
-                    self.gates.set_shut(Gate::Ready, false)?;
+                    self.write(self.gates.set_shut(Gate::Ready, false))?;
                 }
             }
             _ => {
                 if self.state.shut.free {
-                    self.gates.set_shut(Gate::Free, false)?;
+                    self.write(self.gates.set_shut(Gate::Free, false))?;
                 }
                 self.state.shut = Shut::default();
                 self.state.step = Step::Over;

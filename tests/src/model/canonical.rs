@@ -8,10 +8,11 @@ use std::rc::Rc;
 
 use sluice_core::gate::GateSigns;
 use sluice_core::producer::{HostSigns, Latch, Patience};
+use sluice_host::dfx::keeper::Step;
 
 use super::layout::{self, BUFFERS, LANES};
 use super::memory::Logged;
-use super::world::{HostProcess, Role, State};
+use super::state::{HostProcess, Role, State};
 
 /// The same state with its names made canonical, so that states which differ only in how far counters have run are one.
 pub(super) fn canonical(mut state: State) -> State {
@@ -88,7 +89,7 @@ fn for_each_log(state: &mut State, mut change: impl FnMut(&mut Logged)) {
         }
     }
     match &mut state.host {
-        HostProcess::Down => {}
+        HostProcess::Down | HostProcess::Gone => {}
         HostProcess::Attaching(scan) => change_role(scan, &mut change),
         HostProcess::Up { drain, keeper } => {
             change_role(drain, &mut change);
@@ -162,6 +163,12 @@ fn rotate_ring(state: &mut State, lane: usize) {
             logged.slot = layout::ring_entry(lane, turned(logged.slot - first));
         }
     });
+    if let HostProcess::Up { drain, .. } = &mut state.host
+        && drain.state.ring as usize == lane
+        && let Some((index, drained)) = drain.state.judged
+    {
+        Rc::make_mut(drain).state.judged = Some((u32::from(turned(index as u8)), drained));
+    }
     if let Some(mut signs) = state.lanes[lane].lane.latch.signs() {
         signs.ring_head = u32::from(turned(signs.ring_head as u8));
         Rc::make_mut(&mut state.lanes[lane]).lane.latch = Latch::with(Some(signs));
@@ -192,6 +199,12 @@ fn rotate_queue(state: &mut State, pool: usize) {
             logged.slot = layout::queue_slot(pool, turned(logged.slot - first) % count);
         }
     });
+    if let HostProcess::Up { keeper, .. } = &mut state.host
+        && keeper.state.step == Step::Refill(pool as u32)
+        && let Some(tail) = keeper.state.pushing
+    {
+        Rc::make_mut(keeper).state.pushing = Some(u32::from(turned(tail as u8)));
+    }
     if let Some(mut signs) = state.lanes[pool].lane.latch.signs() {
         signs.queue_tail = u32::from(turned(signs.queue_tail as u8));
         Rc::make_mut(&mut state.lanes[pool]).lane.latch = Latch::with(Some(signs));

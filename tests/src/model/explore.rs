@@ -12,10 +12,12 @@ use indexmap::IndexSet;
 use sluice_core::producer::Subsystem;
 
 use super::canonical::canonical;
+use super::checks::is_frozen;
 use super::layout::LANES;
 use super::memory::Shared;
 use super::scc;
-use super::world::{Config, HostProcess, LaneProcess, Process, Role, State, Step, World};
+use super::state::{Config, HostProcess, LaneProcess, Past, Process, Role, State, Step};
+use super::world::World;
 use sluice_host::dfx::attach::AttachState;
 use sluice_host::dfx::drain::DrainState;
 use sluice_host::dfx::keeper::KeeperState;
@@ -79,12 +81,13 @@ struct Packed {
     shared: Shared,
     lanes: [u32; LANES],
     host: PackedHost,
-    crashed: bool,
+    past: Past,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum PackedHost {
     Down,
+    Gone,
     Attaching(u32),
     Up { drain: u32, keeper: u32 },
 }
@@ -113,12 +116,13 @@ impl Packer {
             lanes: [self.lanes.number(first), self.lanes.number(second)],
             host: match &state.host {
                 HostProcess::Down => PackedHost::Down,
+                HostProcess::Gone => PackedHost::Gone,
                 HostProcess::Attaching(scan) => PackedHost::Attaching(self.attaches.number(scan)),
                 HostProcess::Up { drain, keeper } => {
                     PackedHost::Up { drain: self.drains.number(drain), keeper: self.keepers.number(keeper) }
                 }
             },
-            crashed: state.crashed,
+            past: state.past,
         }
     }
 
@@ -128,12 +132,13 @@ impl Packer {
             lanes: packed.lanes.map(|number| self.lanes.value(number)),
             host: match packed.host {
                 PackedHost::Down => HostProcess::Down,
+                PackedHost::Gone => HostProcess::Gone,
                 PackedHost::Attaching(number) => HostProcess::Attaching(self.attaches.value(number)),
                 PackedHost::Up { drain, keeper } => {
                     HostProcess::Up { drain: self.drains.value(drain), keeper: self.keepers.value(keeper) }
                 }
             },
-            crashed: packed.crashed,
+            past: packed.past,
         }
     }
 }
@@ -196,7 +201,7 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
         parents: Vec::new(),
     };
     let initial = canonical(world.initial());
-    graph.frozen.push(World::<S>::is_frozen(&initial));
+    graph.frozen.push(is_frozen(&initial));
     graph.parents.push(u32::MAX);
     states.insert(packer.pack(&initial));
     let mut steps = Vec::new();
@@ -217,7 +222,7 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
                     return Report { states: states.len(), steps: graph.targets.len(), violation };
                 }
                 let reached = canonical(step.state);
-                let is_frozen = World::<S>::is_frozen(&reached);
+                let is_frozen = is_frozen(&reached);
                 let (number, is_new) = states.insert_full(packer.pack(&reached));
                 if is_new {
                     graph.frozen.push(is_frozen);
@@ -247,6 +252,14 @@ fn check_of(what: &str) -> &'static str {
         "lost buffer"
     } else if what.contains("lost a record") {
         "loss"
+    } else if what.contains("passes a shut gate") {
+        "common mode"
+    } else if what.starts_with("a release") {
+        "release"
+    } else if what.starts_with("a signal") {
+        "order"
+    } else if what.starts_with("a stop") {
+        "stop"
     } else {
         "consistency"
     }

@@ -42,8 +42,10 @@ pub const COLLECT: Slot = TAKEN + BUFFERS as Slot;
 const PIPE_SLOTS: Slot = 1 + BUFFERS as Slot;
 /// Pipe from collector to keeper.
 pub const RETURNED: Slot = COLLECT + PIPE_SLOTS;
+/// That the host has left.
+pub const DETACHED: Slot = RETURNED + PIPE_SLOTS;
 /// Number of slots.
-pub const SLOTS: usize = (RETURNED + PIPE_SLOTS) as usize;
+pub const SLOTS: usize = (DETACHED + 1) as usize;
 
 /// `given` counter of a buffer.
 pub const fn given(buffer: usize) -> Slot {
@@ -196,6 +198,7 @@ pub fn tracked(at: u64) -> Option<Slot> {
         2 => match offset {
             0 => Some(EPOCH),
             4 => Some(HEARTBEAT),
+            8 => Some(DETACHED),
             _ => None,
         },
         page @ (4 | 5) => {
@@ -266,8 +269,9 @@ pub fn constant(at: u64) -> u32 {
     }
 }
 
-/// Whether accesses to a slot are ordered by other words whatever the processes do: a buffer's `given` counter is stored
-/// before the tail that lets the device have the buffer, and read only after the device has given it back.
+/// Whether accesses to a slot are worth no step of their own. A buffer's `given` counter is stored before the tail that lets
+/// the device have the buffer, and read only after the device has given it back. That the host has left is stored once, and
+/// looked at again and again.
 pub const fn is_race_free(slot: Slot) -> bool {
-    slot >= GIVEN && slot < TAKEN
+    (slot >= GIVEN && slot < TAKEN) || slot == DETACHED
 }

@@ -65,6 +65,15 @@ pub enum Grain {
     Poll,
 }
 
+/// An access over the transport that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedFault {
+    /// Accesses before it.
+    pub after: u32,
+    /// Whether it is made all the same, and only said to have failed.
+    pub is_done: bool,
+}
+
 /// Who is making a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Actor {
@@ -85,10 +94,13 @@ struct Inner {
     dead: bool,
     grain: Grain,
     tails_are_private: bool,
+    may_repeat: bool,
     actor: Actor,
     late: bool,
     clock_matters: bool,
     late_was_used: bool,
+    /// The access over the transport that fails, counted from the next one.
+    fault: Option<PlannedFault>,
     violation: Option<String>,
     violation_after_visible: Option<String>,
 }
@@ -133,10 +145,12 @@ impl ModelMemory {
                 dead: false,
                 grain,
                 tails_are_private,
+                may_repeat: false,
                 actor: Actor::Host,
                 late: false,
                 clock_matters: false,
                 late_was_used: false,
+                fault: None,
                 violation: None,
                 violation_after_visible: None,
             })),
@@ -156,6 +170,7 @@ impl ModelMemory {
         inner.late = late;
         inner.clock_matters = clock_matters;
         inner.late_was_used = false;
+        inner.fault = None;
         inner.violation = None;
         inner.violation_after_visible = None;
     }
@@ -180,6 +195,36 @@ impl ModelMemory {
             late_was_used: inner.late_was_used,
             violation: inner.violation.take(),
         }
+    }
+
+    /// Lets writes be repeated, in a world whose transport fails.
+    pub fn allow_repetition(&self) {
+        self.inner.borrow_mut().may_repeat = true;
+    }
+
+    /// Has one access of the step over the transport fail.
+    pub fn plan_fault(&self, fault: PlannedFault) {
+        self.inner.borrow_mut().fault = Some(fault);
+    }
+
+    /// Whether the fault that was planned for the step is still to come.
+    pub fn fault_is_due(&self) -> bool {
+        self.inner.borrow().fault.is_some()
+    }
+
+    /// Makes an access over the transport.
+    fn transport<T>(&self, access: impl FnOnce() -> T) -> Result<T, Fault> {
+        let planned = self.inner.borrow().fault;
+        let Some(PlannedFault { after, is_done }) = planned else { return Ok(access()) };
+        let left = after.checked_sub(1);
+        self.inner.borrow_mut().fault = left.map(|after| PlannedFault { after, is_done });
+        if left.is_some() {
+            return Ok(access());
+        }
+        if is_done {
+            access();
+        }
+        Err(Fault::Transport { at: DevAddr::NULL })
     }
 
     fn access(&self, slot: Slot, visible: bool, run: impl FnOnce(&mut Inner) -> Option<u8>) -> u8 {
@@ -220,7 +265,10 @@ impl ModelMemory {
         self.access(slot, visible, |inner| {
             let old = inner.shared.slots[slot as usize];
             inner.shared.slots[slot as usize] = new;
-            inner.on_store(slot, old, new);
+            // A write that was made and said to have failed is made again.
+            if old != new || !inner.may_repeat {
+                inner.on_store(slot, old, new);
+            }
             None
         });
     }
@@ -313,6 +361,14 @@ impl Word for ModelWord {
         if let Some(slot) = self.slot {
             self.memory.store(slot, value, !layout::is_race_free(slot));
         }
+    }
+
+    fn try_load(&self) -> Result<u32, Fault> {
+        self.memory.transport(|| self.load_acquire())
+    }
+
+    fn try_store(&self, value: u32) -> Result<(), Fault> {
+        self.memory.transport(|| self.store_release(value))
     }
 }
 

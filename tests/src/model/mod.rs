@@ -1,9 +1,12 @@
 //! Exhaustive exploration of the shipped protocol code.
 
 mod canonical;
+mod checks;
 pub mod explore;
 pub mod layout;
 pub mod memory;
 mod scc;
+mod scenarios;
+pub mod state;
 pub mod suite;
 pub mod world;

@@ -6,7 +6,8 @@ use sluice_host::dfx::keeper::GateScope;
 use super::explore::{Report, explore};
 use super::layout::{COUNTER_MASK, LANES};
 use super::memory::Grain;
-use super::world::Config;
+use super::scenarios;
+use super::state::{Collecting, Config};
 
 /// The protocol as it ships, on the model's small counters.
 struct Shipped;
@@ -28,6 +29,13 @@ macro_rules! without {
 }
 
 without! {
+    NotCommonMode: common_mode;
+    ReleasedUndrained: drained_before_release;
+    TwoDeadlines: one_deadline;
+    NoLatch: latch;
+    ConsumedFirst: shut_before_consume;
+    WritesUnchecked: retry_writes;
+    LeftShut: open_at_stop;
     GateBehindPublication: gate_before_publication;
     RaisedOnce: raise_by_level;
     NoEpoch: release_epoch;
@@ -48,7 +56,27 @@ const fn config(first: usize, crash: bool) -> Config {
         grain: Grain::Access,
         lanes: LANES,
         signals_only: false,
+        stop: false,
+        faults: false,
+        watch_rings: false,
+        collector: Collecting::InOrder,
     }
+}
+
+const fn faulty(config: Config) -> Config {
+    Config { faults: true, ..polls(config) }
+}
+
+const fn stopping(config: Config) -> Config {
+    Config { stop: true, ..polls(config) }
+}
+
+const fn watched(config: Config) -> Config {
+    Config { watch_rings: true, ..polls(config) }
+}
+
+const fn collecting(collector: Collecting) -> Config {
+    Config { collector, ..polls(config(1, false)) }
 }
 
 const fn signals_only(config: Config) -> Config {
@@ -63,38 +91,47 @@ const fn polls(config: Config) -> Config {
     Config { grain: Grain::Poll, ..config }
 }
 
-/// One exploration of the protocol as it ships.
+/// One exploration of the protocol as it ships, or one run of it.
 pub struct Exploration {
     /// What is explored.
     pub name: &'static str,
     /// Whether the short run leaves it out.
     pub is_long: bool,
-    config: Config,
+    run: fn() -> Report,
 }
 
 impl Exploration {
     /// Runs it.
     pub fn run(&self) -> Report {
-        explore::<Shipped>(self.config, LIMIT)
+        (self.run)()
     }
 }
 
+/// Explorations by name.
+macro_rules! explorations {
+    ($($name:literal, $is_long:literal: $config:expr;)+) => {
+        [$(Exploration { name: $name, is_long: $is_long, run: || explore::<Shipped>($config, LIMIT) },)+
+        Exploration { name: "one deadline", is_long: false, run: scenarios::one_deadline::<Shipped> },
+        Exploration { name: "one wait for nobody", is_long: false, run: scenarios::wait_once::<Shipped> }]
+    };
+}
+
 /// All explorations of the protocol as it ships.
-pub const EXPLORATIONS: [Exploration; 9] = [
-    Exploration { name: "pools (1,1)", is_long: false, config: config(1, false) },
-    Exploration {
-        name: "pools (1,1), gate scope lane",
-        is_long: false,
-        config: Config { scope: GateScope::Lane, ..config(1, false) },
-    },
-    Exploration { name: "pools (1,1), signals only", is_long: false, config: signals_only(config(1, false)) },
-    Exploration { name: "one lane, pool (1), crash", is_long: false, config: alone(config(1, true)) },
-    Exploration { name: "pools (2,1), by polls", is_long: false, config: polls(config(2, false)) },
-    Exploration { name: "pools (1,1), crash, by polls", is_long: false, config: polls(config(1, true)) },
-    Exploration { name: "pools (2,1), crash, by polls", is_long: false, config: polls(config(2, true)) },
-    Exploration { name: "pools (2,1)", is_long: true, config: config(2, false) },
-    Exploration { name: "pools (1,1), crash", is_long: true, config: config(1, true) },
-];
+pub const EXPLORATIONS: [Exploration; 15] = explorations! {
+    "pools (1,1)", false: config(1, false);
+    "pools (1,1), gate scope lane", false: Config { scope: GateScope::Lane, ..config(1, false) };
+    "pools (1,1), signals only", false: signals_only(config(1, false));
+    "one lane, pool (1), crash", false: alone(config(1, true));
+    "pools (2,1), by polls", false: watched(config(2, false));
+    "pools (1,1), crash, by polls", false: polls(config(1, true));
+    "pools (2,1), crash, by polls", false: polls(config(2, true));
+    "one lane, pool (1), one fault, by polls", false: faulty(alone(config(1, false)));
+    "pools (1,1), one fault, by polls", false: faulty(config(1, false));
+    "pools (1,1), stop, by polls", false: stopping(config(1, false));
+    "one lane, pool (1), stop and fault, by polls", false: stopping(faulty(alone(config(1, false))));
+    "pools (2,1)", true: config(2, false);
+    "pools (1,1), crash", true: config(1, true);
+};
 
 /// A rule left out, and what should notice.
 pub struct Mutant {
@@ -113,7 +150,12 @@ impl Mutant {
 }
 
 /// Every rule left out once.
-pub const MUTANTS: [Mutant; 7] = [
+pub const MUTANTS: [Mutant; 16] = [
+    Mutant {
+        rule: "P1",
+        omission: "only a lane whose queue is of no use to it parks",
+        run: || explore::<NotCommonMode>(polls(config(2, false)), LIMIT),
+    },
     Mutant {
         rule: "P2",
         omission: "the push gate lies behind publication",
@@ -136,6 +178,26 @@ pub const MUTANTS: [Mutant; 7] = [
         run: || explore::<LiteralLimit>(config(1, false), LIMIT),
     },
     Mutant {
+        rule: "P7",
+        omission: "a freeze ends without a look at the ready rings",
+        run: || explore::<ReleasedUndrained>(watched(config(2, false)), LIMIT),
+    },
+    Mutant {
+        rule: "P7",
+        omission: "a signal is taken before its gate is shut",
+        run: || explore::<ConsumedFirst>(polls(config(1, false)), LIMIT),
+    },
+    Mutant {
+        rule: "P8",
+        omission: "each half of a switch has a deadline of its own",
+        run: scenarios::one_deadline::<TwoDeadlines>,
+    },
+    Mutant {
+        rule: "P9",
+        omission: "a lane waits again and again for nobody",
+        run: scenarios::wait_once::<NoLatch>,
+    },
+    Mutant {
         rule: "P10",
         omission: "a buffer leaves its old place before it is visible in the new one",
         run: || explore::<LeftBeforeSeen>(alone(config(1, true)), LIMIT),
@@ -144,5 +206,25 @@ pub const MUTANTS: [Mutant; 7] = [
         rule: "P11",
         omission: "an attaching host looks at the queues only",
         run: || explore::<ScanWithoutCurrent>(alone(config(1, true)), LIMIT),
+    },
+    Mutant {
+        rule: "P14",
+        omission: "a host that leaves in a freeze leaves it open",
+        run: || explore::<LeftShut>(stopping(config(1, false)), LIMIT),
+    },
+    Mutant {
+        rule: "P15",
+        omission: "the state moves although a flag could not be written",
+        run: || explore::<WritesUnchecked>(faulty(alone(config(1, false))), LIMIT),
+    },
+    Mutant {
+        rule: "P15",
+        omission: "a buffer that could not be copied is not returned",
+        run: || explore::<Shipped>(collecting(Collecting::KeptOnFailure), LIMIT),
+    },
+    Mutant {
+        rule: "P16",
+        omission: "a buffer is returned before it is copied",
+        run: || explore::<Shipped>(collecting(Collecting::ReturnedFirst), LIMIT),
     },
 ];

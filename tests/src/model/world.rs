@@ -1,4 +1,5 @@
-//! The world that is explored: two lanes, drain, collector, keeper, a host that may crash once and attach again.
+//! The world that is explored: two lanes, drain, collector, keeper, a host that may crash once and attach again, or stop,
+//! and a transport that may fail once.
 //!
 //! All of it is the shipped code: [`Lane`] and [`Pool`] of the device, [`Drain`], [`Keeper`] and [`Attach`] of the host, on
 //! [`ModelMemory`]. Only the collector, which shares nothing but pipes, is played here. Lanes run for ever: append one
@@ -12,8 +13,8 @@ use sluice_core::gate::Gates;
 use sluice_core::layout::{BufferLayout, Instance, PoolKind};
 use sluice_core::mem::{DevAddr, Memory, Word};
 use sluice_core::producer::{
-    Append, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Rules, Subsystem,
-    Switch, SwitchEnd,
+    Append, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Subsystem, Switch,
+    SwitchEnd,
 };
 use sluice_host::dfx::attach::{Attach, AttachState, Found, ScanViews};
 use sluice_host::dfx::drain::{Drain, DrainState, Drained};
@@ -22,8 +23,10 @@ use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide
 use sluice_host::dfx::release::Unconditional;
 use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 
+use super::checks::{copy_of, is_frozen, note_empty_rings, passes_shut_gate, takes_early};
 use super::layout::{self, BUFFERS, LANES};
-use super::memory::{Actor, Grain, Logged, ModelMemory, ModelPipe, ModelWord, Owner, Shared, Stepped};
+use super::memory::{Actor, Grain, ModelMemory, ModelPipe, ModelWord, Owner, PlannedFault, Shared, Stepped};
+use super::state::{Collecting, Config, HostProcess, LaneProcess, Past, Process, Role, State, Step};
 
 /// One record fills a buffer.
 #[derive(Debug)]
@@ -34,128 +37,6 @@ impl Records for OneRecord {
     type Hooks<M: Memory> = ();
     const LAYOUT: BufferLayout = layout::BUFFER;
     const KIND: PoolKind = PoolKind::SOLE;
-}
-
-/// What is explored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Config {
-    /// Buffers of each lane's pool.
-    pub buffers: [usize; LANES],
-    /// Whether the host may crash once.
-    pub crash: bool,
-    /// Whom a starving lane stops.
-    pub scope: GateScope,
-    /// Whether the drain refills queues beside the keeper: the omission of the one-refiller rule.
-    pub second_refiller: bool,
-    /// How much of a poll one step makes.
-    pub grain: Grain,
-    /// Lanes that record; the others rest for ever.
-    pub lanes: usize,
-    /// Whether the keeper takes back and refills only while a gate is shut, as a host does that acts on signals alone.
-    pub signals_only: bool,
-}
-
-/// A lane between two steps.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct LaneProcess {
-    /// Shipped state of its pool.
-    pub pool: PoolState,
-    /// Shipped state of the lane.
-    pub lane: LaneState,
-    /// The switch under way; none while it rests.
-    pub switch: Option<Switch>,
-    /// Accesses of the unfinished poll.
-    pub log: Vec<Logged>,
-}
-
-/// A role of the host between two steps.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Role<T> {
-    /// Its shipped state.
-    pub state: T,
-    /// Accesses of its unfinished poll.
-    pub log: Vec<Logged>,
-}
-
-impl<T> Role<T> {
-    /// A role between two polls.
-    pub fn new(state: T) -> Rc<Self> {
-        Rc::new(Self { state, log: Vec::new() })
-    }
-}
-
-/// The host between two steps.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum HostProcess {
-    /// Dead.
-    Down,
-    /// Scanning.
-    Attaching(Rc<Role<AttachState>>),
-    /// Serving.
-    Up {
-        /// The drain.
-        drain: Rc<Role<DrainState>>,
-        /// The keeper.
-        keeper: Rc<Role<KeeperState>>,
-    },
-}
-
-/// A whole state.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct State {
-    /// Words and owners.
-    pub shared: Shared,
-    /// The lanes.
-    pub lanes: [Rc<LaneProcess>; LANES],
-    /// The host.
-    pub host: HostProcess,
-    /// Whether the host has crashed.
-    pub crashed: bool,
-}
-
-/// Who can make a step.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Process {
-    /// The first lane.
-    Lane0,
-    /// The second lane.
-    Lane1,
-    /// The drain.
-    Drain,
-    /// The collector.
-    Collector,
-    /// The keeper; while attaching, the scan.
-    Keeper,
-    /// Starts a new host after a crash.
-    Restart,
-    /// Kills the host. Nobody waits for it.
-    Crash,
-}
-
-impl Process {
-    /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Lane0, Self::Lane1, Self::Drain, Self::Collector, Self::Keeper, Self::Restart, Self::Crash];
-
-    /// Those that run on for as long as they can; the others act when they like.
-    pub const FAIR: [Self; 6] =
-        [Self::Lane0, Self::Lane1, Self::Drain, Self::Collector, Self::Keeper, Self::Restart];
-}
-
-/// A step from one state to another.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// Who made it.
-    pub process: Process,
-    /// Whether the process may also leave it: a resting lane that starts, a late clock, a crash.
-    pub is_voluntary: bool,
-    /// The lane that completed a switch by it.
-    pub progress: Option<usize>,
-    /// Where it leads.
-    pub state: State,
-    /// A broken invariant.
-    pub violation: Option<String>,
 }
 
 type LaneObjects<S> = (Lane<ModelMemory, S>, Pool<ModelMemory, OneRecord, S>);
@@ -188,6 +69,9 @@ impl<S: Subsystem> World<S> {
     /// The world of `config`.
     pub fn new(config: Config) -> Self {
         let memory = ModelMemory::new(config.grain, !config.second_refiller);
+        if config.faults {
+            memory.allow_repetition();
+        }
         let mut next = 0;
         let directory = Arc::new(Directory::new((0..LANES).map(|pool| {
             let buffers = (next..next + config.buffers[pool]).map(layout::buffer_address).collect();
@@ -293,7 +177,7 @@ impl<S: Subsystem> World<S> {
                 drain: Role::new(self.drain.state().clone()),
                 keeper: Role::new(self.keeper.state().clone()),
             },
-            crashed: false,
+            past: Past::default(),
         }
     }
 
@@ -302,20 +186,49 @@ impl<S: Subsystem> World<S> {
         match process {
             Process::Lane0 => self.lane_steps(state, 0, into),
             Process::Lane1 => self.lane_steps(state, 1, into),
-            Process::Drain => into.extend(self.drain_step(state)),
-            Process::Collector => into.extend(self.collector_step(state)),
+            Process::Drain => self.with_faults(state, into, Self::drain_step),
+            Process::Collector => self.collector_steps(state, into),
             Process::Keeper => match &state.host {
-                HostProcess::Up { .. } => into.extend(self.keeper_step(state)),
+                HostProcess::Up { .. } => self.with_faults(state, into, Self::keeper_step),
                 HostProcess::Attaching(_) => into.extend(self.attach_step(state)),
-                HostProcess::Down => {}
+                HostProcess::Down | HostProcess::Gone => {}
             },
             Process::Restart => into.extend(self.restart(state)),
             Process::Crash => into.extend(self.crash(state)),
+            Process::Stop => self.stop_steps(state, into),
+        }
+        if self.config.watch_rings {
+            into.iter_mut().for_each(|step| note_empty_rings(&mut step.state));
+        }
+    }
+
+    /// A step of the host as it is, and with each of its accesses over the transport failing.
+    fn with_faults(
+        &mut self,
+        state: &State,
+        into: &mut Vec<Step>,
+        step: fn(&mut Self, &State, Option<PlannedFault>) -> Option<Step>,
+    ) {
+        into.extend(step(self, state, None));
+        if !self.config.faults || state.past.faulted {
+            return;
+        }
+        for is_done in [false, true] {
+            for after in 0.. {
+                let Some(mut step) = step(self, state, Some(PlannedFault { after, is_done })) else { break };
+                if self.memory.fault_is_due() {
+                    break;
+                }
+                step.state.past.faulted = true;
+                step.is_voluntary = true;
+                into.push(step);
+            }
         }
     }
 
     fn lane_steps(&mut self, state: &State, index: usize, into: &mut Vec<Step>) {
-        if index >= self.config.lanes {
+        let is_over = state.past.stopping || state.host == HostProcess::Gone;
+        if index >= self.config.lanes || (is_over && state.lanes[index].switch.is_none()) {
             return;
         }
         let first = self.lane_step(state, index, false);
@@ -335,6 +248,7 @@ impl<S: Subsystem> World<S> {
         pool.restore(here.pool).expect("a known buffer");
         lane.restore(here.lane);
         let is_rest = here.switch.is_none();
+        let is_gone = state.host == HostProcess::Gone;
         let (switch, end) = match here.switch {
             None => (
                 Some(match pool.try_append(&[0; 32]) {
@@ -351,10 +265,14 @@ impl<S: Subsystem> World<S> {
         let Stepped { shared, log, finished, late_was_used, mut violation, .. } = self.memory.end();
         let mut progress = None;
         let next = if finished {
-            if end.is_some_and(|end| end != SwitchEnd::Switched) && !host_is_down && !state.crashed {
+            let is_served = !host_is_down && !is_gone && !state.past.crashed;
+            if end.is_some_and(|end| end != SwitchEnd::Switched) && is_served {
                 violation.get_or_insert_with(|| format!("lane {index} lost a record while the host lives"));
             }
-            progress = (end == Some(SwitchEnd::Switched)).then_some(index);
+            if self.config.grain == Grain::Poll && passes_shut_gate(state, &shared, index) {
+                violation.get_or_insert_with(|| format!("lane {index} passes a shut gate"));
+            }
+            progress = end.filter(|end| is_gone || *end == SwitchEnd::Switched).map(|_| index);
             LaneProcess {
                 pool: forget_accounts(pool.state()),
                 lane: forget_accounts_of_lane(lane.state()),
@@ -373,11 +291,12 @@ impl<S: Subsystem> World<S> {
         self.checked(Step { process, is_voluntary: false, progress: None, state, violation })
     }
 
-    fn drain_step(&mut self, state: &State) -> Option<Step> {
+    fn drain_step(&mut self, state: &State, fault: Option<PlannedFault>) -> Option<Step> {
         let HostProcess::Up { drain, keeper } = &state.host else { return None };
         self.memory.begin(state.shared, &drain.log, Actor::Host, false, false);
+        fault.into_iter().for_each(|fault| self.memory.plan_fault(fault));
         self.drain.restore(drain.state.clone());
-        let drained = self.drain.poll(&self.collect, &self.returned).expect("mapped");
+        let drained = self.drain.poll(&self.collect, &self.returned).unwrap_or(Drained::Nothing);
         if self.config.second_refiller && matches!(drained, Drained::Buffer(_)) {
             self.refill_beside_the_keeper();
         }
@@ -408,27 +327,72 @@ impl<S: Subsystem> World<S> {
         queue.push(queue.tail(), self.directory.address(buffer)).expect("mapped");
     }
 
-    /// Takes a buffer, copies it, returns it: one step, for between taking and returning it only the collector knows of it.
-    fn collector_step(&mut self, state: &State) -> Option<Step> {
+    fn collector_steps(&mut self, state: &State, into: &mut Vec<Step>) {
         if !matches!(state.host, HostProcess::Up { .. }) {
-            return None;
+            return;
         }
-        self.memory.begin(state.shared, &[], Actor::Host, false, false);
-        let Full { buffer, .. } = Pipe::<Full>::pop(&self.collect)?;
-        Pipe::<BufferId>::push(&self.returned, buffer);
-        let stepped = self.memory.end();
-        let owner = state.shared.owners[buffer.0 as usize];
-        let violation = stepped.violation.or_else(|| {
-            (owner != Owner::Host)
-                .then(|| format!("the collector copies buffer {}, which {owner:?} holds", buffer.0))
-        });
-        Some(self.host_step(Process::Collector, State { shared: stepped.shared, ..state.clone() }, violation))
+        if let Some(buffer) = state.past.copying.checked_sub(1) {
+            let violation = copy_of(&state.shared, BufferId(buffer.into()));
+            let past = Past { copying: 0, ..state.past };
+            into.push(self.host_step(Process::Collector, State { past, ..state.clone() }, violation));
+            return;
+        }
+        into.extend(self.collector_step(state, true));
+        if self.config.collector == Collecting::KeptOnFailure {
+            into.extend(self.collector_step(state, false));
+        }
     }
 
-    fn keeper_step(&mut self, state: &State) -> Option<Step> {
+    /// Takes a buffer, copies it, returns it: one step, for between taking and returning it only the collector knows of it.
+    fn collector_step(&mut self, state: &State, is_returned: bool) -> Option<Step> {
+        self.memory.begin(state.shared, &[], Actor::Host, false, false);
+        let Full { buffer, .. } = Pipe::<Full>::pop(&self.collect)?;
+        if is_returned {
+            Pipe::<BufferId>::push(&self.returned, buffer);
+        }
+        let Stepped { shared, mut violation, .. } = self.memory.end();
+        let mut past = state.past;
+        if self.config.collector == Collecting::ReturnedFirst {
+            past.copying = buffer.0 as u8 + 1;
+        } else {
+            violation = violation.or_else(|| copy_of(&state.shared, buffer));
+        }
+        Some(self.host_step(Process::Collector, State { shared, past, ..state.clone() }, violation))
+    }
+
+    /// The host asks the lanes to end. It leaves when they have and everything is collected, or when their time is over.
+    fn stop_steps(&mut self, state: &State, into: &mut Vec<Step>) {
+        let HostProcess::Up { keeper, .. } = &state.host else { return };
+        if !self.config.stop {
+            return;
+        }
+        let mut next = state.clone();
+        if !state.past.stopping {
+            next.past.stopping = true;
+        } else {
+            self.memory.begin(state.shared, &[], Actor::Host, false, false);
+            self.keeper.restore(keeper.state.clone());
+            ModelWord::at(&self.memory, layout::DETACHED).store_release(1);
+            self.keeper.open_all().expect("no fault is due");
+            next.shared = self.memory.end().shared;
+            next.host = HostProcess::Gone;
+        }
+        let stays_shut = next.host == HostProcess::Gone && is_frozen(&next);
+        let violation = stays_shut.then(|| "a stop leaves a gate shut for good".to_owned());
+        into.push(Step {
+            process: Process::Stop,
+            is_voluntary: true,
+            progress: None,
+            state: next,
+            violation,
+        });
+    }
+
+    fn keeper_step(&mut self, state: &State, fault: Option<PlannedFault>) -> Option<Step> {
         let HostProcess::Up { drain, keeper } = &state.host else { return None };
         let mut now = keeper.state.clone();
         let mut log = keeper.log.clone();
+        let mut violation = None;
         loop {
             if self.config.signals_only
                 && !now.shut.any()
@@ -437,10 +401,26 @@ impl<S: Subsystem> World<S> {
                 now.step = KeeperStep::Signal(0);
             }
             self.memory.begin(state.shared, &log, Actor::Host, false, false);
+            fault.into_iter().for_each(|fault| self.memory.plan_fault(fault));
             self.keeper.restore(now.clone());
-            let kept = self.keeper.poll(&self.returned, &mut Unconditional).expect("mapped");
+            let kept = self.keeper.poll(&self.returned, &mut Unconditional).unwrap_or(Kept::Step);
             let stepped = self.memory.end();
-            let mut violation = stepped.violation;
+            violation = violation.or(stepped.violation);
+            if let KeeperStep::Signal(gate) = now.step
+                && self.config.scope == GateScope::All
+                && takes_early(&state.shared, &stepped.shared, gate)
+            {
+                violation.get_or_insert_with(|| "a signal is taken while its gate is open".into());
+            }
+            let releases = |step| matches!(step, KeeperStep::Release(_));
+            if self.config.watch_rings
+                && stepped.finished
+                && releases(self.keeper.state().step)
+                && !releases(now.step)
+                && u32::from(state.past.drained).count_ones() < LANES as u32
+            {
+                violation.get_or_insert_with(|| "a release, though a ring was not seen empty".into());
+            }
             if stepped.finished {
                 now = KeeperState { moved: 0, ..self.keeper.state().clone() };
                 if let Kept::CorruptHead { pool: PoolId(pool), head } = kept {
@@ -448,7 +428,8 @@ impl<S: Subsystem> World<S> {
                 }
             }
             log = stepped.log;
-            if stepped.finished && !stepped.is_visible {
+            let has_failed = fault.is_some() && !self.memory.fault_is_due();
+            if stepped.finished && !stepped.is_visible && !has_failed {
                 // Nobody could see it: the next poll belongs to the same step.
                 continue;
             }
@@ -502,7 +483,7 @@ impl<S: Subsystem> World<S> {
     }
 
     fn crash(&mut self, state: &State) -> Option<Step> {
-        if !self.config.crash || state.crashed || !matches!(state.host, HostProcess::Up { .. }) {
+        if !self.config.crash || state.past.crashed || !matches!(state.host, HostProcess::Up { .. }) {
             return None;
         }
         let mut shared = state.shared;
@@ -513,7 +494,12 @@ impl<S: Subsystem> World<S> {
             process: Process::Crash,
             is_voluntary: true,
             progress: None,
-            state: State { shared, host: HostProcess::Down, crashed: true, ..state.clone() },
+            state: State {
+                shared,
+                host: HostProcess::Down,
+                past: Past { crashed: true, ..state.past },
+                ..state.clone()
+            },
             violation: None,
         })
     }
@@ -536,6 +522,7 @@ impl<S: Subsystem> World<S> {
             let buffer = BufferId(buffer);
             let is_known = keeper.state.spare.iter().any(|spare| spare.contains(&buffer))
                 || drain.state.unsettled.contains(&buffer)
+                || matches!(drain.state.judged, Some((_, Drained::Buffer(full))) if full.buffer == buffer)
                 || in_pipe(layout::COLLECT)
                 || in_pipe(layout::RETURNED);
             if !is_known {
@@ -543,18 +530,6 @@ impl<S: Subsystem> World<S> {
             }
         }
         step
-    }
-
-    /// Whether a gate is shut in `state`.
-    pub fn is_frozen(state: &State) -> bool {
-        let slots = &state.shared.slots;
-        slots[layout::tracked(layout::GATES.rq_freeze_active as u64).expect("tracked") as usize] != 0
-            || slots[layout::tracked(layout::GATES.fq_freeze_active as u64).expect("tracked") as usize] != 0
-    }
-
-    /// The protocol rules in force.
-    pub fn rules() -> Rules {
-        S::RULES
     }
 }
 
