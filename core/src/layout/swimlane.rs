@@ -179,7 +179,8 @@ wire_struct! {
         8 => finish_time: u64,
         /// Dispatch token of this core, joins the core's own record.
         16 => reg_task_id: u32,
-        20 => tail: [u8; 12]; unnamed,
+        20 => tail: u32; unnamed,
+        24 => tail_end: u64; unnamed,
     }
 }
 

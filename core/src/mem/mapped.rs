@@ -295,6 +295,7 @@ pub struct RawWindow<K> {
 unsafe impl<K: Send> Send for RawWindow<K> {}
 
 impl<K> RawWindow<K> {
+    #[inline]
     fn at(&self, offset: u32, len: usize) -> Option<NonNull<u8>> {
         let end = (offset as usize).checked_add(len)?;
         if end > self.bytes as usize {
@@ -311,6 +312,19 @@ impl<K> Window for RawWindow<K> {
         let Some(target) = self.at(offset, bytes.len()) else { return false };
         // SAFETY: the range was checked; the window's holder owns the bytes by the ring protocol.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Looks at both places before it writes, so that a caller who knows that the first lies before the last pays for one.
+    #[inline]
+    fn write_both(&mut self, first: (u32, &[u8]), last: (u32, &[u8])) -> bool {
+        let Some(last_at) = self.at(last.0, last.1.len()) else { return false };
+        let Some(first_at) = self.at(first.0, first.1.len()) else { return false };
+        // SAFETY: as for `write`.
+        unsafe {
+            core::ptr::copy_nonoverlapping(first.1.as_ptr(), first_at.as_ptr(), first.1.len());
+            core::ptr::copy_nonoverlapping(last.1.as_ptr(), last_at.as_ptr(), last.1.len());
+        }
         true
     }
 

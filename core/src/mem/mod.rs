@@ -169,6 +169,11 @@ pub trait Words {
 pub trait Window {
     /// Copies `bytes` to `offset`.
     fn write(&mut self, offset: u32, bytes: &[u8]) -> bool;
+    /// Copies `first` and then `last`, each to the offset with it, and nothing behind one that does not fit.
+    #[inline]
+    fn write_both(&mut self, first: (u32, &[u8]), last: (u32, &[u8])) -> bool {
+        self.write(first.0, first.1) && self.write(last.0, last.1)
+    }
     /// Copies from `offset` into `into`.
     fn read(&self, offset: u32, into: &mut [u8]) -> bool;
 }

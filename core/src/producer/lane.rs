@@ -138,11 +138,15 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         record: &K::Record,
         env: &mut impl WaitEnv,
     ) -> Result<(), AppendError> {
-        pool.count_attempt();
-        match pool.try_append(record) {
+        let mut stored = pool.append(record);
+        if stored == Append::NoBuffer {
+            self.find_room(pool, env);
+            stored = pool.try_append(record);
+        }
+        match stored {
             Append::Stored => Ok(()),
             Append::Full => self.append_switching(pool, env),
-            Append::NoBuffer => self.append_unbacked(pool, record, env),
+            Append::NoBuffer => self.lose(pool, DropCause::HostGone),
         }
     }
 
@@ -158,19 +162,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
     }
 
+    /// Switches, so that the pool has a buffer with room if one is to be had. The record is not given along: what is made up
+    /// of parts would have to be put together in memory for it, on the way of those that find room at once.
     #[cold]
-    fn append_unbacked<K: Records>(
-        &mut self,
-        pool: &mut Pool<M, K, S>,
-        record: &K::Record,
-        env: &mut impl WaitEnv,
-    ) -> Result<(), AppendError> {
-        let _ = self.drive(pool, self.begin_switch(), env);
-        match pool.try_append(record) {
-            Append::Stored => Ok(()),
-            Append::Full => self.append_switching(pool, env),
-            Append::NoBuffer => self.lose(pool, DropCause::HostGone),
-        }
+    fn find_room<K: Records>(&mut self, pool: &mut Pool<M, K, S>, env: &mut impl WaitEnv) {
+        let _: SwitchEnd = self.drive(pool, self.begin_switch(), env);
     }
 
     /// Counts and stores one record that takes `slots` slots, all of them in one buffer; `fill` is given each with its

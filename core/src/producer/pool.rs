@@ -93,8 +93,9 @@ pub struct PoolState {
     pub sequence: u32,
     /// The full buffer before it, if that is not published yet.
     pub stash: Stash,
-    /// Attempts to record.
-    pub total: u64,
+    /// Attempts to record but for one per record of the current buffer: that buffer's count stands for those, so that an
+    /// append counts once. Wraps.
+    pub attempts_elsewhere: u64,
     /// Slots that chains took beyond one per record.
     pub overflow: u64,
     /// Losses by cause.
@@ -106,6 +107,18 @@ pub struct PoolState {
 }
 
 impl PoolState {
+    /// Attempts to record.
+    #[inline]
+    pub fn total(&self) -> u64 {
+        self.attempts_elsewhere.wrapping_add(u64::from(self.count))
+    }
+
+    /// Another number of records in the current buffer, of as many attempts as before.
+    fn recount(&mut self, count: u32) {
+        self.attempts_elsewhere = self.total().wrapping_sub(u64::from(count));
+        self.count = count;
+    }
+
     /// Losses of all causes.
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().sum()
@@ -202,7 +215,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         };
         pool.current.publish(DevAddr::NULL);
         pool.sequence.set(0);
-        pool.store_total();
+        pool.store_total(0);
         pool.store_dropped();
         pool.store_overflow();
         if let Some(counts) = &pool.counts {
@@ -215,21 +228,42 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     /// Counts an attempt to record. Comes first, so that an attempt is never lost from the total.
     #[inline]
     pub fn count_attempt(&mut self) {
-        self.state.total = self.state.total.wrapping_add(1);
-        self.store_total();
+        self.state.attempts_elsewhere = self.state.attempts_elsewhere.wrapping_add(1);
+        self.store_total(self.state.total());
     }
 
-    /// Stores `record` in the current buffer, if there is one with room.
+    /// Counts an attempt to record, and stores `record` in the current buffer, if there is one with room.
+    #[inline]
+    pub fn append(&mut self, record: &K::Record) -> Append {
+        self.store_total(self.state.total().wrapping_add(1));
+        let stored = self.store(record);
+        if stored == Append::NoBuffer {
+            self.state.attempts_elsewhere = self.state.attempts_elsewhere.wrapping_add(1);
+        }
+        stored
+    }
+
+    /// Stores `record`, of an attempt that is counted already, in the current buffer, if there is one with room.
     #[inline]
     pub fn try_append(&mut self, record: &K::Record) -> Append {
+        let stored = self.store(record);
+        if stored != Append::NoBuffer {
+            self.state.attempts_elsewhere = self.state.attempts_elsewhere.wrapping_sub(1);
+        }
+        stored
+    }
+
+    /// Stores `record`, whose attempt the buffer's count stands for from then on.
+    #[inline]
+    fn store(&mut self, record: &K::Record) -> Append {
         let Some(window) = self.window.as_mut() else { return Append::NoBuffer };
         let index = self.state.count;
         if index >= K::LAYOUT.capacity {
             return Append::NoBuffer;
         }
-        window.write(Self::RECORDS_AT + index * Self::RECORD_BYTES, record.as_bytes());
+        let slot_at = Self::RECORDS_AT + index * Self::RECORD_BYTES;
+        window.write_both((slot_at, record.as_bytes()), (Self::COUNT_AT, &(index + 1).to_le_bytes()));
         self.state.count = index + 1;
-        window.write(Self::COUNT_AT, &(index + 1).to_le_bytes());
         if index + 1 == K::LAYOUT.capacity { Append::Full } else { Append::Stored }
     }
 
@@ -248,7 +282,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     /// Commits the next `slots` slots, at most those that have room, as one record.
     pub(super) fn commit(&mut self, slots: u32) -> Append {
         let Some(window) = self.window.as_mut() else { return Append::NoBuffer };
-        self.state.count += slots;
+        self.state.recount(self.state.count + slots);
         window.write(Self::COUNT_AT, &self.state.count.to_le_bytes());
         if slots > 1 {
             self.state.overflow = self.state.overflow.wrapping_add(u64::from(slots - 1));
@@ -321,7 +355,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     pub(super) fn released(&mut self) {
         self.window = None;
         self.state.buffer = DevAddr::NULL;
-        self.state.count = 0;
+        self.state.recount(0);
         self.state.sequence = self.state.sequence.wrapping_add(1) & S::COUNTER_MASK;
         self.state.published += 1;
     }
@@ -379,7 +413,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         }
         self.window = Some(window);
         self.state.buffer = address;
-        self.state.count = 0;
+        self.state.recount(0);
         if waiting < self.state.free_low_water {
             self.state.free_low_water = waiting;
             if let Some(counts) = &self.counts {
@@ -401,7 +435,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         let records = self.state.count;
         self.drop_records(records, cause);
         self.hooks.given_up();
-        self.state.count = 0;
+        self.state.recount(0);
         if let Some(window) = self.window.as_mut() {
             window.write(Self::COUNT_AT, &0u32.to_le_bytes());
             if K::BY_CORE {
@@ -417,7 +451,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     /// Counts the record of the slot committed last as lost, and the slot as free: the core it was for left nothing there.
     pub(super) fn drop_last(&mut self, cause: DropCause) {
         let Some(count) = self.state.count.checked_sub(1) else { return };
-        self.state.count = count;
+        self.state.recount(count);
         if let Some(window) = self.window.as_mut() {
             window.write(Self::COUNT_AT, &count.to_le_bytes());
         }
@@ -463,14 +497,19 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     }
 
     #[inline]
-    fn store_total(&self) {
-        if let Some(total) = &self.total {
-            total.set(self.state.total as u32);
+    fn store_total(&self, total: u64) {
+        if let Some(word) = &self.total {
+            word.set(total as u32);
         }
-        if self.state.total as u32 == 0
-            && let Some(counts) = &self.counts
-        {
-            counts.total_high.set((self.state.total >> 32) as u32);
+        if total as u32 == 0 {
+            self.store_total_high(total);
+        }
+    }
+
+    #[cold]
+    fn store_total_high(&self, total: u64) {
+        if let Some(counts) = &self.counts {
+            counts.total_high.set((total >> 32) as u32);
         }
     }
 

@@ -167,17 +167,19 @@ pub(crate) fn append(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure
             }
         },
         |rounds| {
+            let mut lost = 0;
             for first in (0..rounds).step_by(room as usize) {
-                failed += u32::from(pool.restore(empty).is_err());
+                lost += u32::from(pool.restore(empty).is_err());
                 for number in first..rounds.min(first + room) {
                     let record = AicpuTaskRecord {
                         dispatch_time: number,
                         finish_time: number,
                         ..AicpuTaskRecord::new_zeroed()
                     };
-                    failed += u32::from(lane.append(&mut pool, &record, &mut Uncontended).is_err());
+                    lost += u32::from(lane.append(&mut pool, &record, &mut Uncontended).is_err());
                 }
             }
+            failed += lost;
         },
     );
     anyhow::ensure!(failed == 0, "{failed} records were lost");

@@ -128,7 +128,7 @@ fn published_bytes(shared: &Shared) -> Outcome {
     check_eq!(peek(shared, pool_word(|pool| pool.current_ptr).offset(4)), buffer(1).split().1);
     check_eq!(peek(shared, pool_word(|pool| pool.current_seq)), 1);
     check_eq!(peek(shared, pool_word(|pool| pool.free_head)), 2);
-    check_eq!(pool.state().total, 4);
+    check_eq!(pool.state().total(), 4);
     Ok(())
 }
 
@@ -154,7 +154,7 @@ fn run_lossless(
     }
     check_eq!(arrived.next_number, numbers);
     check_eq!(arrived.out_of_order, 0);
-    check_eq!(pool.state().total, numbers);
+    check_eq!(pool.state().total(), numbers);
     check_eq!(pool.state().dropped_total(), 0);
     check_eq!(peek(shared, pool_word(|pool| pool.dropped_records)), 0);
     Ok((host.freezes, parks))
@@ -213,7 +213,7 @@ fn host_gone(shared: &Shared) -> Outcome {
         lane.append(&mut pool, &number, &mut env)?;
     }
     check_eq!(pool.state().dropped_total(), 8);
-    check_eq!(pool.state().total, 16);
+    check_eq!(pool.state().total(), 16);
     check_eq!(host.drain().map(|found| (found.buffer, found.sequence)), Some((buffer(1), 1)));
     Ok(())
 }

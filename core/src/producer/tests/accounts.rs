@@ -63,7 +63,10 @@ fn totals_beyond_a_word_go_on_in_the_high_words() {
     bench.host.detach();
     let almost = u64::from(u32::MAX);
     let dropped = [almost - 2, 0, 1, 0, 1];
-    bench.pool.restore(PoolState { total: almost, dropped, ..bench.pool.state() }).expect("no buffer");
+    bench
+        .pool
+        .restore(PoolState { attempts_elsewhere: almost, dropped, ..bench.pool.state() })
+        .expect("no buffer");
     assert!(bench.append(0).is_err());
     let pool = tiny::pool(0);
     assert_eq!(bench.host.word(pool.total_records.expect("a word")), 0);
@@ -72,7 +75,7 @@ fn totals_beyond_a_word_go_on_in_the_high_words() {
     assert_eq!([4, 5, 8, 12].map(shown), [u32::MAX - 1, 0, 1, 1]);
     let words = [pool.dropped_records, pool.mismatch_records.expect("a word")];
     assert_eq!(words.map(|word| bench.host.word(word)), [u32::MAX, 1]);
-    assert_eq!(bench.pool.state().dropped_total(), bench.pool.state().total);
+    assert_eq!(bench.pool.state().dropped_total(), bench.pool.state().total());
     bench.pool.drop_records(2, DropCause::HostGone);
     assert_eq!(words.map(|word| bench.host.word(word)), [1, 1]);
     assert_eq!([4, 5].map(|index| bench.host.memory.peek(tiny::pool_status(0, index))), [0, 1]);
@@ -88,7 +91,7 @@ fn a_pool_without_a_total_on_the_wire_has_one_beside_it_and_losses_that_stop_at_
     let shown = |index| memory.peek(tiny::pool_status(0, index));
     (0..3).for_each(|_| pool.count_attempt());
     assert_eq!([0, 1].map(shown), [3, 0]);
-    pool.restore(PoolState { total: u64::from(u32::MAX), ..pool.state() }).expect("no buffer");
+    pool.restore(PoolState { attempts_elsewhere: u64::from(u32::MAX), ..pool.state() }).expect("no buffer");
     pool.count_attempt();
     assert_eq!([0, 1].map(shown), [0, 1]);
     for lost in [u32::MAX, 1] {

@@ -31,7 +31,7 @@ fn a_chain_that_does_not_fit_goes_whole_into_the_next_buffer() {
     let first = bench.host.drain(0).expect("published although not full");
     assert_eq!(slots(&bench, first.buffer), [(1, 0), (2, 0)]);
     assert_eq!(slots(&bench, tiny::buffer(1)), [(3, 0), (3, 1)]);
-    assert_eq!((bench.pool.state().total, overflow(&bench)), (3, 1));
+    assert_eq!((bench.pool.state().total(), overflow(&bench)), (3, 1));
     append(&mut bench, 4, 1).expect("the last slot");
     let second = bench.host.drain(0).expect("a full buffer does not wait for the next record");
     assert_eq!(slots(&bench, second.buffer), [(3, 0), (3, 1), (4, 0)]);
@@ -47,7 +47,7 @@ fn a_chain_that_no_buffer_holds_is_counted_and_nothing_of_it_stored() {
     for slots in [0, RECORDS + 1, u32::MAX] {
         assert_eq!(append(&mut bench, 0, slots), lost);
     }
-    assert_eq!((bench.pool.state().total, bench.pool.state().count, overflow(&bench)), (3, 0, 0));
+    assert_eq!((bench.pool.state().total(), bench.pool.state().count, overflow(&bench)), (3, 0, 0));
     assert_eq!(bench.pool.state().dropped[DropCause::NoBuffer.index()], 3);
     assert_eq!(bench.lane.state().dropped, 3);
     assert_eq!(bench.host.published(0), 0);
@@ -103,7 +103,7 @@ proptest! {
         }
         let state = bench.pool.state();
         let (kept, lost) = (collected.len() as u64, state.dropped_total());
-        prop_assert_eq!(kept + u64::from(state.count) + lost, state.total + state.overflow);
+        prop_assert_eq!(kept + u64::from(state.count) + lost, state.total() + state.overflow);
         let mut rest = &collected[..];
         let mut last = None;
         while let [(number, 0), ..] = *rest {

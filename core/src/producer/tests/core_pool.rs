@@ -134,7 +134,7 @@ fn core_records_that_found_no_slot_are_counted() {
     pair.flush();
     assert_eq!(pair.delivered(), [6]);
     let state = pair.pool.pool().state();
-    assert_eq!((state.total, state.dropped_total(), pair.dropped(DropCause::HostGone)), (6, 5, 5));
+    assert_eq!((state.total(), state.dropped_total(), pair.dropped(DropCause::HostGone)), (6, 5, 5));
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_record_that_is_given_up_is_counted_and_never_delivered() {
     pair.flush();
     pair.core.record(&pair.host);
     assert_eq!(pair.delivered(), [1]);
-    assert_eq!((pair.dropped(DropCause::CoreBusy), pair.pool.pool().state().total), (1, 2));
+    assert_eq!((pair.dropped(DropCause::CoreBusy), pair.pool.pool().state().total()), (1, 2));
     assert!(pair.pool.state().is_owed, "the memory is not to be used for anything else");
 }
 

@@ -216,6 +216,6 @@ impl<M: Memory, S: Subsystem> Bench<M, S> {
     /// Holds what must hold whenever nothing is in flight: every attempt is stored, published or counted as lost.
     fn assert_conserved(&self, collected: u64) {
         let state = self.pool.state();
-        assert_eq!(collected + u64::from(state.count) + state.dropped_total(), state.total);
+        assert_eq!(collected + u64::from(state.count) + state.dropped_total(), state.total());
     }
 }

@@ -34,7 +34,7 @@ fn every_record_crosses_between_threads_through_one_buffer() {
     }
     assert_eq!(lane.flush(&mut pool, &mut env), SwitchEnd::Switched);
     let host = served.join().expect("every record as it was stored");
-    assert_eq!(pool.state().total, u64::from(RECORD_COUNT));
+    assert_eq!(pool.state().total(), u64::from(RECORD_COUNT));
     assert_eq!(pool.state().dropped_total(), 0);
     assert_eq!(host.word(tiny::pool(0).total_records.expect("a word")), RECORD_COUNT);
 }

@@ -193,7 +193,7 @@ mod tests {
     use crate::capture::{BufferHeader, FileHeader, Pool, RunId, Subsystem, Writer};
 
     fn task(dispatch_time: u64, finish_time: u64, reg_task_id: u32) -> AicpuTaskRecord {
-        AicpuTaskRecord { dispatch_time, finish_time, reg_task_id, tail: [0; 12] }
+        AicpuTaskRecord { dispatch_time, finish_time, reg_task_id, tail: 0, tail_end: 0 }
     }
 
     fn capture(instance: u32, buffers: &[(u32, &[AicpuTaskRecord])]) -> Vec<u8> {

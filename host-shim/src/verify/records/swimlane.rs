@@ -222,7 +222,7 @@ mod tests {
     }
 
     fn task(token: u32) -> AicpuTaskRecord {
-        AicpuTaskRecord { dispatch_time: 5, finish_time: 9, reg_task_id: token, tail: [0; 12] }
+        AicpuTaskRecord { dispatch_time: 5, finish_time: 9, reg_task_id: token, tail: 0, tail_end: 0 }
     }
 
     fn phase(kind: SchedPhaseKind) -> AicpuSchedPhaseRecord {
