@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use anyhow::Context;
 use sluice_core::gate::{Gate, WaitEnv};
 use sluice_core::layout::extension::Extension;
-use sluice_core::layout::swimlane::AicpuTaskRecord;
+use sluice_core::layout::swimlane::{AICPU_TASK_RECORDS, AicpuTaskRecord};
 use sluice_core::layout::{
     self, ArchId, Instance, LaneOffsets, PoolKind, PoolOffsets, Region, Shape, SubsystemId,
 };
@@ -138,6 +138,25 @@ fn shape() -> Shape {
     Shape::full(ArchId::A2a3)
 }
 
+/// A buffer's words where a buffer has them.
+#[repr(C, align(64))]
+struct BareBuffer {
+    records: [[AtomicU64; 4]; AICPU_TASK_RECORDS],
+    count: AtomicU32,
+}
+
+impl BareBuffer {
+    fn empty() -> Box<Self> {
+        let records = [const { [const { AtomicU64::new(0) }; 4] }; AICPU_TASK_RECORDS];
+        Box::new(Self { records, count: AtomicU32::new(0) })
+    }
+}
+
+/// A pool's total, in a line that is not the buffer's.
+#[derive(Default)]
+#[repr(align(64))]
+struct BareTotal(AtomicU32);
+
 /// Nanoseconds per record of 32 bytes into a buffer that has room.
 pub(crate) fn append(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure>> {
     pin(cores.one()?)?;
@@ -147,10 +166,9 @@ pub(crate) fn append(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure
     let empty = pool.state();
     let room = u64::from(AicpuTasks::LAYOUT.capacity) - 1;
 
-    let bare = (0..AicpuTasks::LAYOUT.capacity).map(|_| <[AtomicU64; 4]>::default()).collect::<Vec<_>>();
     // Memory that others can see, or the stores would be left out.
-    let counters = <[AtomicU32; 2]>::default();
-    let (bare, [count, total]) = (black_box(&bare), black_box(&counters));
+    let (bare, total) = (BareBuffer::empty(), BareTotal::default());
+    let (BareBuffer { records, count }, BareTotal(total)) = (black_box(&*bare), black_box(&total));
     let mut total_records = 0;
 
     let mut failed = 0;
@@ -158,7 +176,7 @@ pub(crate) fn append(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Figure
         effort,
         |rounds| {
             for first in (0..rounds).step_by(room as usize) {
-                for (record, number) in bare.iter().zip(first..rounds.min(first + room)) {
+                for (record, number) in records.iter().zip(first..rounds.min(first + room)) {
                     total_records += 1;
                     total.store(total_records, Ordering::Relaxed);
                     record.iter().for_each(|part| part.store(number, Ordering::Relaxed));
