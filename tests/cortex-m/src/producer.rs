@@ -247,7 +247,8 @@ fn wire_size(shared: &Shared) -> Outcome {
             dispatch_time: u64::from(token) << 32,
             finish_time: u64::from(token) << 32 | 1,
             reg_task_id: token,
-            tail: [0; 12],
+            tail: 0,
+            tail_end: 0,
         };
         lane.append(&mut pool, &record, &mut env)?;
     }
