@@ -55,6 +55,8 @@ pub(crate) struct EngineService<M: DeviceMemory> {
     state: State,
     /// What the item that waits waits for. Apart from the state, which is moved at every step.
     waits: Vec<(M::Word, u32), MAX_WAITS>,
+    /// Looks since the last dispatch that found the waiting item not ready.
+    misses: u32,
 }
 
 /// What an engine needs of its lane during a poll.
@@ -96,6 +98,7 @@ impl<M: DeviceMemory> EngineService<M> {
             status: NotificationSender::attach(memory, registers, Channel::Status(core.engine()))?,
             state: State::Idle,
             waits: Vec::new(),
+            misses: 0,
         })
     }
 
@@ -196,6 +199,7 @@ impl<M: DeviceMemory> EngineService<M> {
         }
         // Partner of the signalling lane's accumulate: what the item before wrote.
         if self.waits.iter().any(|(semaphore, at_least)| semaphore.load_acquire() < *at_least) {
+            self.misses = self.misses.wrapping_add(1);
             return Activity::Idle;
         }
         let recording = match record.grant(cx, self.core) {
@@ -210,6 +214,7 @@ impl<M: DeviceMemory> EngineService<M> {
             core: self.core,
             token,
             iteration: *iteration,
+            misses: core::mem::take(&mut self.misses),
             dispatch_cycles,
             is_recorded_by_core: recording.is_some(),
         };

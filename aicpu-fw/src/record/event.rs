@@ -70,6 +70,8 @@ pub(crate) struct Dispatch {
     pub(crate) token: u32,
     /// Round of the lane's loop.
     pub(crate) iteration: u32,
+    /// Looks at the core's next item, since the dispatch before, that found it not ready yet.
+    pub(crate) misses: u32,
     /// Just before the dispatch was written, if that was stamped.
     pub(crate) dispatch_cycles: Option<u64>,
     /// Whether the core was told to record it.

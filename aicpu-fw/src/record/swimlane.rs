@@ -70,6 +70,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         kind: SchedPhaseKind,
         start_cycles: u64,
         iteration: u32,
+        phase_data: [u32; 2],
         env: &mut Parking<'_, P>,
     ) {
         let record = AicpuSchedPhaseRecord {
@@ -78,6 +79,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             loop_iter: iteration,
             kind,
             tasks_processed: 1,
+            phase_data,
             ..FromZeros::new_zeroed()
         };
         let _ = self.records.sched_phase(&record, env);
@@ -134,7 +136,13 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         if self.records.level() >= Level::SCHED
             && let Some(dispatch_cycles) = dispatch.dispatch_cycles
         {
-            self.phase(SchedPhaseKind::DISPATCH, dispatch_cycles, dispatch.iteration, env);
+            self.phase(
+                SchedPhaseKind::DISPATCH,
+                dispatch_cycles,
+                dispatch.iteration,
+                [1, dispatch.misses],
+                env,
+            );
         }
     }
 
@@ -159,7 +167,7 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         if self.records.level() >= Level::SCHED
             && let (Some(_), Some(finish_cycles)) = (finish.dispatch_cycles, finish.finish_cycles)
         {
-            self.phase(SchedPhaseKind::COMPLETE, finish_cycles, finish.iteration, env);
+            self.phase(SchedPhaseKind::COMPLETE, finish_cycles, finish.iteration, [0; 2], env);
         }
     }
 

@@ -219,6 +219,15 @@ fn every_item_phase_and_submit_is_recorded_once() {
                     assert!(
                         records.iter().all(|one| one.tasks_processed == 1 && one.start_time <= one.end_time)
                     );
+                    let looks = |kind| {
+                        let of_kind = records.iter().filter(move |record| record.kind == kind);
+                        of_kind.map(|record| record.phase_data)
+                    };
+                    assert!(looks(SchedPhaseKind::DISPATCH).all(|[hits, _]| hits == 1));
+                    // Of the three blocks of an execution two wait for another.
+                    let late = looks(SchedPhaseKind::DISPATCH).filter(|&[_, misses]| misses > 0);
+                    assert_eq!(late.count(), 2 * records.len() / 6);
+                    assert!(looks(SchedPhaseKind::COMPLETE).all(|looks| looks == [0; 2]));
                     phases[lane as usize] = records.len() as u32;
                 }
                 PoolKind::ORCH_PHASE => {
