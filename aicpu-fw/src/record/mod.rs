@@ -16,6 +16,7 @@
 //! `with_subsystems`.
 
 mod core;
+mod dep_gen;
 mod event;
 mod heartbeat;
 mod parking;
@@ -24,6 +25,7 @@ mod pmu;
 mod run;
 mod scope_stats;
 mod swimlane;
+mod tasks;
 
 use ::core::num::NonZeroU32;
 
@@ -44,7 +46,7 @@ pub(crate) use event::{Dispatch, EngineEnd, Finish, Grant, Submit};
 /// The one list of what lanes record, in the order in which recorders are told and flushed.
 macro_rules! with_subsystems {
     ($apply:ident! $($arguments:tt)*) => {
-        $apply! { [phases, swimlane, pmu, scope_stats] $($arguments)* }
+        $apply! { [phases, swimlane, pmu, dep_gen, scope_stats] $($arguments)* }
     };
 }
 
@@ -107,6 +109,13 @@ macro_rules! tell {
 }
 
 with_subsystems!(declare!);
+
+impl<M: DeviceMemory, const CORES: usize> Attached<M, CORES> {
+    /// Whether a recorder wants to know what items are.
+    fn reads_tasks(&self) -> bool {
+        self.dep_gen.is_some()
+    }
+}
 
 /// The recorders of one lane.
 pub(crate) struct Recorder<M: DeviceMemory, const CORES: usize> {
@@ -194,6 +203,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         if let Ok(run) = Run::open(cx, self.lane, number, recorders) {
             self.attached = Attached::attach(cx, self.lane, &run);
         }
+        if self.lane == LaneIndex::SEQUENCER && self.attached.reads_tasks() {
+            tasks::forget_all(cx);
+        }
         if self.lane == LaneIndex::SEQUENCER && !self.attached.is_empty() {
             self.heartbeat = Heartbeat::at(cx.memory(), recorders.extension);
         }
@@ -262,6 +274,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// All engines have ended an execution of `tpb`, and the host is told next.
     pub(crate) fn execution_ended<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, tpb: TpbId) {
         with_subsystems!(tell! self, cx, |recorder, env| recorder.execution_ended(tpb, env));
+        if self.attached.reads_tasks() {
+            tasks::forget(cx, tpb);
+        }
     }
 
     /// An engine has ended its part of an execution.

@@ -26,6 +26,11 @@ impl<'a, P: Platform> Parking<'a, P> {
     pub(super) fn new(cx: &'a Context<P>, lane: LaneIndex, heartbeat: &'a mut Heartbeat<P::Memory>) -> Self {
         Self { cx, lane, heartbeat }
     }
+
+    /// The device that it is on.
+    pub(super) fn context(&self) -> &'a Context<P> {
+        self.cx
+    }
 }
 
 impl<P: Platform> Clock for Parking<'_, P> {

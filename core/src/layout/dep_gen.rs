@@ -5,7 +5,7 @@
 
 use super::describe::{header_words, wire_struct, wire_structs_per_arch};
 use super::region::{PoolSpec, RegionSpec, buffer_layout, header_offsets, pool_offsets};
-use super::{Arch, ArchId, BackpressureHeader, PoolKind, PoolOffsets, Region, Shape};
+use super::{Arch, ArchId, BackpressureHeader, BufferLayout, PoolKind, PoolOffsets, Region, Shape};
 use bitflags::bitflags;
 use core::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -176,6 +176,9 @@ wire_structs_per_arch! {
 
 header_words! { DataHeader { num_instances } }
 
+/// The buffers of the pool.
+pub const BUFFER: BufferLayout = buffer_layout!(Buffer, Record, RECORDS);
+
 /// The DepGen region of a run.
 #[must_use]
 pub const fn region(shape: Shape) -> Region {
@@ -197,7 +200,7 @@ pub const fn region(shape: Shape) -> Region {
                 kind: PoolKind::SOLE,
                 name: "dep_gen",
                 instances: 1,
-                buffer: buffer_layout!(Buffer, Record, RECORDS),
+                buffer: BUFFER,
                 default_buffers: 4,
             }],
         },

@@ -45,6 +45,12 @@ impl SubsystemId {
         }
     }
 
+    /// Whether it tells of what items are, so that executions have to name their task table.
+    #[must_use]
+    pub const fn reads_tasks(self) -> bool {
+        matches!(self, Self::DepGen | Self::ArgsDump)
+    }
+
     /// The bit that enables it.
     #[must_use]
     pub const fn enable_bit(self) -> EnableMask {

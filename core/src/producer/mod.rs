@@ -44,6 +44,7 @@
 mod attachment;
 mod control;
 mod core_pool;
+pub mod dep_gen;
 mod free_queue;
 mod lane;
 mod latch;

@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek};
 use sluice_core::layout::{self, ArchId, BufferLayout, Shape};
 
 use super::damage::Damage;
+use super::chains::chains;
 use super::dedup::{Seen, Verdict};
 use super::format::FileHeader;
 use super::payload::{BufferHeader, Manifest, Pool, PoolTotals, Subsystem, Summary};
@@ -132,10 +133,15 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
             Segment::Manifest(manifest) => {
                 census.manifest.get_or_insert(*manifest);
             }
-            Segment::Buffer(buffer, _) => {
+            Segment::Buffer(buffer, records) => {
                 let pool = buffer.pool();
                 if let Err(wrong) = fits_contract(header.arch, &buffer) {
                     findings.add(|| format!("{pool} buffer {}: {wrong}", buffer.buffer_seq));
+                }
+                if pool.subsystem == Subsystem::DEP_GEN {
+                    for broken in chains(records).filter_map(Result::err) {
+                        findings.add(|| format!("{pool} buffer {}: {broken}", buffer.buffer_seq));
+                    }
                 }
                 match seen.admit(pool, buffer.buffer_seq) {
                     Verdict::New => {

@@ -36,6 +36,7 @@
 //! at most [`MAX_DAMAGES`](reader::MAX_DAMAGES) damage notes and at most [`MAX_RUNS`](dedup::MAX_RUNS) runs of
 //! sequence numbers, whatever the file says.
 
+pub mod chains;
 pub mod check;
 pub mod damage;
 pub mod dedup;

@@ -69,7 +69,7 @@ pub struct PoolAccount {
     pub kind: PoolKind,
     /// Which pool of its kind.
     pub instance: Instance,
-    /// Records that the device meant to make.
+    /// Records that the device meant to make; of those that take a chain of slots, every slot.
     pub produced: u64,
     /// Records handed to the sink.
     pub collected: u64,
@@ -243,7 +243,8 @@ impl PoolAccount {
             Some(offset) => read(part.region_block.at().offset(offset as u64))?,
             None => own(offset_of!(PoolStatus, total_records_lo))?,
         };
-        let produced = DevAddr::join(low, own(offset_of!(PoolStatus, total_records_hi))?).0;
+        let attempts = DevAddr::join(low, own(offset_of!(PoolStatus, total_records_hi))?).0;
+        let produced = attempts.saturating_add(overflow(memory, plan, part, pool)?);
         let unaccounted = produced.saturating_sub(tally.collected + lost.total());
         let uncounted = unaccounted.min(tally.uncounted);
         lost.copy_failed += uncounted;
@@ -258,4 +259,16 @@ impl PoolAccount {
             free_low_water: own(offset_of!(PoolStatus, free_low_water))?,
         })
     }
+}
+
+/// Slots that chains took beyond one per record.
+fn overflow<M: Memory>(memory: &M, plan: &Plan, part: &Part, pool: &PoolBuffers) -> Result<u64, Fault> {
+    let (kind, instance) = (pool.kind, pool.instance);
+    let Some(offset) = part.region.pool(kind, instance).and_then(|offsets| offsets.overflow_records) else {
+        return Ok(0);
+    };
+    let read = |at: DevAddr| again(|| memory.word(at)?.try_load());
+    let high = plan.pool_word(part, kind, instance, offset_of!(PoolStatus, overflow_records_hi));
+    let high = high.map_or(Ok(0), read)?;
+    Ok(DevAddr::join(read(part.region_block.at().offset(offset as u64))?, high).0)
 }

@@ -10,7 +10,8 @@ use sluice_core::layout::{
 use super::keeper::GateScope;
 
 /// The subsystems that the firmware of this build records.
-pub const RECORDED: &[SubsystemId] = &[SubsystemId::Swimlane, SubsystemId::Pmu, SubsystemId::ScopeStats];
+pub const RECORDED: &[SubsystemId] =
+    &[SubsystemId::Swimlane, SubsystemId::Pmu, SubsystemId::DepGen, SubsystemId::ScopeStats];
 
 /// How long a stop waits for a sink that takes nothing, unless told otherwise.
 const LINGER: Duration = Duration::from_secs(10);

@@ -4,6 +4,7 @@ mod captures;
 mod folder;
 mod run;
 mod stress;
+mod tasks;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

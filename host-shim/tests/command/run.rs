@@ -40,6 +40,8 @@ fn expected(neff: &Neff, lanes: u32, executions: u64) -> ExpectedRecords {
         tpbs: neff.programs.len() as u32,
         executions,
         event_group: DEFAULT_EVENT_TYPE,
+        programs: neff.programs.clone(),
+        ..ExpectedRecords::default()
     }
 }
 

@@ -118,7 +118,9 @@ fn execute<D: Device>(
     let ram = device.map().ram;
     let heap = Heap::new(ram.base, ram.bytes);
     let unit = Unit::open(Arc::clone(&device), heap.clone(), UnitOptions::default())?;
-    let handle = unit.load(neff, &LoadOptions::default()).map_err(|error| {
+    let task_table = args.recording.dfx.0.iter().any(|subsystem| subsystem.reads_tasks());
+    let load_options = LoadOptions { task_table, ..LoadOptions::default() };
+    let handle = unit.load(neff, &load_options).map_err(|error| {
         let model = args.model.display();
         refusal(format_args!("{model}: cannot load the model: {error}"), error.status())
     })?;
@@ -159,6 +161,7 @@ fn execute<D: Device>(
             tpbs: report.model.tpbs,
             executions,
             event_group,
+            programs: neff.programs.clone(),
         };
         if interrupt.has_come() && capture.bytes() > MAX_HURRIED_BYTES {
             report.unverified.push("records: interrupted, `sluice check` looks at them".into());

@@ -57,9 +57,10 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes the trace of a capture. The reader is rewound first and walked twice.
+/// Writes the trace of a capture. The reader is rewound first and walked three times.
 pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Result<Exported> {
     let (manifest, time) = survey(reader)?;
+    let waits = records::Waits::of(reader, &manifest)?;
     let header = *reader.header();
     let device = if manifest.device.is_empty() { "device" } else { &manifest.device };
     let core_names = manifest.cores.iter().map(|core| core.name.clone()).collect();
@@ -79,7 +80,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             ("clock_error_bound_ns", time.error_bound_ns().into()),
         ],
     )?;
-    let mut shown = Records::new(header.arch, &manifest, time);
+    let mut shown = Records::new(header.arch, &manifest, time, waits);
     let mut seen = Seen::default();
     let mut exported = Exported::default();
     reader.rewind()?;

@@ -5,9 +5,11 @@
 //! | swimlane | `swimlane` | tasks per core, phases per lane, submits |
 //! | scope_stats | `scope_stats` | a tree of scopes per execution and TPB |
 //! | pmu | `pmu` | what the counters of each core read, task by task |
+//! | dep_gen | `dep_gen` | what each item of each execution waits for |
 //!
 //! A subsystem is a module here and a line in `expectation`. What is recorded of one that has none goes unchecked.
 
+mod dep_gen;
 mod pmu;
 mod scope_stats;
 mod swimlane;
@@ -19,6 +21,7 @@ use sluice_core::layout::{ArchId, SubsystemId};
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::segment::Segment;
 use crate::capture::{Kind, Pool, Reader};
+use crate::neff::Program;
 
 /// Most findings listed.
 const MAX_FINDINGS: usize = 16;
@@ -53,7 +56,7 @@ impl ExpectedCore {
 }
 
 /// What a run of a model has to record.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ExpectedRecords {
     /// Who records.
     pub subsystems: Vec<SubsystemId>,
@@ -65,6 +68,8 @@ pub struct ExpectedRecords {
     pub executions: u64,
     /// The group of events that cores count.
     pub event_group: u32,
+    /// The programs, in the order of the TPBs that run them.
+    pub programs: Vec<Program>,
 }
 
 /// How a capture compares.
@@ -112,6 +117,7 @@ fn expectation(subsystem: SubsystemId, run: &ExpectedRecords, arch: ArchId) -> O
         SubsystemId::Swimlane => Some(Box::new(swimlane::Ledger::of(run))),
         SubsystemId::Pmu => Some(Box::new(pmu::Ledger::of(run, arch))),
         SubsystemId::ScopeStats => Some(Box::new(scope_stats::Ledger::of(run))),
+        SubsystemId::DepGen => Some(Box::new(dep_gen::Ledger::of(run))),
         _ => None,
     }
 }

@@ -158,6 +158,7 @@ mod tests {
             tpbs: 2,
             executions: 3,
             event_group: MEMORY,
+            ..ExpectedRecords::default()
         }
     }
 

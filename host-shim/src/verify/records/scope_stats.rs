@@ -181,6 +181,7 @@ mod tests {
             tpbs: 1,
             executions: 2,
             event_group: 0,
+            ..ExpectedRecords::default()
         };
         expected.check(&mut Reader::new(Cursor::new(writer.into_storage())).unwrap()).unwrap()
     }

@@ -218,6 +218,7 @@ mod tests {
             tpbs: 2,
             executions: 3,
             event_group: 0,
+            ..ExpectedRecords::default()
         }
     }
 

@@ -3,6 +3,7 @@
 mod pmu;
 mod scope_stats;
 mod swimlane;
+mod waits;
 
 use std::io::{self, Write};
 
@@ -14,6 +15,7 @@ use crate::capture::{BufferHeader, Core, DevicePhaseNote, Manifest, WorkItem};
 use crate::export::clock::DeviceTime;
 use pmu::Pairing;
 use scope_stats::Pending;
+pub(super) use waits::Waits;
 
 /// What is needed to show records.
 pub(super) struct Records<'a> {
@@ -22,16 +24,18 @@ pub(super) struct Records<'a> {
     time: DeviceTime,
     pairing: Pairing,
     pending: Pending,
+    waits: Waits,
 }
 
 impl<'a> Records<'a> {
-    pub(super) fn new(arch: ArchId, manifest: &'a Manifest, time: DeviceTime) -> Self {
+    pub(super) fn new(arch: ArchId, manifest: &'a Manifest, time: DeviceTime, waits: Waits) -> Self {
         Self {
             arch,
             cores: &manifest.cores,
             time,
             pairing: Pairing::new(arch, manifest.event_group),
             pending: Pending::new(manifest.has_scopes),
+            waits,
         }
     }
 
@@ -56,6 +60,8 @@ impl<'a> Records<'a> {
             Some(SubsystemId::Swimlane) => self.swimlane(trace, pool, records),
             Some(SubsystemId::Pmu) => self.pmu(trace, pool, records),
             Some(SubsystemId::ScopeStats) => self.scopes(trace, records),
+            // They have no time of their own: they stand at the tasks that they are about.
+            Some(SubsystemId::DepGen) => Ok(true),
             _ => Ok(false),
         }
     }
@@ -91,8 +97,9 @@ impl<'a> Records<'a> {
             (Some(ordinal), per_execution @ 1..) => Work {
                 execution: Some(ordinal / per_execution),
                 item: items.get((ordinal % per_execution) as usize),
+                waits_for: self.waits.of_item(core, (ordinal % per_execution) as u32 + 1),
             },
-            _ => Work { execution: None, item: None },
+            _ => Work { execution: None, item: None, waits_for: None },
         }
     }
 }
@@ -101,15 +108,19 @@ impl<'a> Records<'a> {
 struct Work<'a> {
     execution: Option<u64>,
     item: Option<&'a WorkItem>,
+    waits_for: Option<&'a str>,
 }
 
-impl Work<'_> {
-    fn name(&self) -> &str {
+impl<'a> Work<'a> {
+    fn name(&self) -> &'a str {
         self.item.map_or("task", |item| &item.name)
     }
 
     /// What is known of the work, then `own`.
-    fn arguments<'b, const N: usize>(&self, own: [Argument<'b>; N]) -> impl Iterator<Item = Argument<'b>> {
+    fn arguments<const N: usize>(
+        &self,
+        own: [Argument<'a>; N],
+    ) -> impl Iterator<Item = Argument<'a>> + use<'a, N> {
         let item = self.item;
         let known = [
             self.execution.map(|execution| ("execution", execution.into())),
@@ -117,6 +128,7 @@ impl Work<'_> {
             item.and_then(|item| item.queue).map(|queue| ("queue", queue.into())),
             item.and_then(|item| item.bytes).map(|bytes| ("bytes", bytes.into())),
             item.and_then(|item| item.pairs).map(|pairs| ("descriptor_pairs", pairs.into())),
+            self.waits_for.map(|waits_for| ("waits_for", waits_for.into())),
         ];
         known.into_iter().flatten().chain(own)
     }

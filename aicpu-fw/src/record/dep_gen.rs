@@ -1,0 +1,147 @@
+//! A lane's part of the dependencies: what each item of an execution waits for, told when the execution starts.
+//!
+//! Only the sequencer's lane is told of submits, so only it has records. Items stand in the order of their cores. An
+//! execution that names no task table is not recorded.
+
+use sluice_core::exec::tasks::{Item, ItemPlace, TaskId, TaskTable};
+use sluice_core::exec::{CoreIndex, LaneIndex};
+use sluice_core::layout::args_dump::Role;
+use sluice_core::layout::dep_gen::TENSOR_BYTES;
+use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::mem::{CopyMemory, DevAddr, DeviceMemory};
+use sluice_core::mmio::{Engine, TpbId};
+use sluice_core::producer::dep_gen::{DepGenRecorder, Submitted};
+use sluice_core::producer::{AttachError, Attachment, ControlWords};
+use zerocopy::IntoBytes;
+
+use super::event::{Recording, Stamps, Submit};
+use super::parking::Parking;
+use super::run::Run;
+use super::tasks;
+use crate::platform::{Context, Platform};
+
+/// What one lane records. What is lost is counted by cause in its pool.
+pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
+    records: DepGenRecorder<M>,
+    control: Option<ControlWords<M>>,
+    is_on: bool,
+}
+
+impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
+    /// The recorder of `lane`, if the run has dependencies and they can be reached.
+    pub(super) fn attach<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+    ) -> Option<Self> {
+        let region = run.recorders.region(SubsystemId::DepGen)?;
+        Self::open(cx, lane, run, region).ok()
+    }
+
+    fn open<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+        region: DevAddr,
+    ) -> Result<Self, AttachError> {
+        let extension = run.recorders.extension;
+        let attachment = Attachment::open(cx.memory(), SubsystemId::DepGen, region, extension, run.shape)?;
+        let decodes_requests = lane == LaneIndex::SEQUENCER;
+        let records = DepGenRecorder::attach(cx.memory(), &attachment, Lane(lane.get()), decodes_requests)?;
+        let control = attachment.control(cx.memory(), Lane(lane.get()))?;
+        Ok(Self { records, control, is_on: true })
+    }
+}
+
+impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Recorder<P::Memory, CORES> {
+    fn stamps(&self) -> Stamps {
+        Stamps::default()
+    }
+
+    fn published(&self) -> u32 {
+        self.records.lane().ready_tail()
+    }
+
+    #[inline]
+    fn follow(&mut self) -> bool {
+        if let Some(control) = self.control.as_ref().and_then(ControlWords::poll) {
+            self.is_on = control.level > 0;
+        }
+        false
+    }
+
+    fn submitted(&mut self, submit: &Submit, env: &mut Parking<'_, P>) {
+        if !self.is_on {
+            return;
+        }
+        let Some(table) = tasks::table(env.context(), submit.tpb) else { return };
+        for engine in Engine::ALL {
+            for ordinal in 1..=table.items(engine) {
+                let place = ItemPlace { engine, ordinal };
+                let Some(item) = table.item(place) else { continue };
+                let (tpb, execution) = (submit.tpb, submit.ordinal);
+                let _ = self.records.task(&Task { table: &table, tpb, place, item, execution }, env);
+            }
+        }
+    }
+
+    fn flush(&mut self, env: &mut Parking<'_, P>) {
+        self.records.flush(env);
+    }
+}
+
+/// An item as its table has it.
+struct Task<'a, M> {
+    table: &'a TaskTable<M>,
+    tpb: TpbId,
+    place: ItemPlace,
+    item: Item,
+    execution: u32,
+}
+
+impl<M> Task<'_, M> {
+    fn id_of(&self, ItemPlace { engine, ordinal }: ItemPlace) -> u64 {
+        TaskId::new(CoreIndex::of(self.tpb, engine), ordinal, self.execution).0
+    }
+}
+
+impl<M: CopyMemory> Submitted for Task<'_, M> {
+    fn id(&self) -> u64 {
+        self.id_of(self.place)
+    }
+
+    fn kernels(&self) -> [i32; 3] {
+        self.item.kernels
+    }
+
+    fn blocks(&self) -> u32 {
+        self.item.blocks
+    }
+
+    fn deps(&self) -> u32 {
+        self.item.deps
+    }
+
+    /// A dependency that the table does not have is no task.
+    fn dep(&self, number: u32) -> u64 {
+        self.table.dep(&self.item, number).map_or(0, |place| self.id_of(place))
+    }
+
+    fn tensors(&self) -> u32 {
+        self.item.args
+    }
+
+    /// The argument and where its tensor is bound; zeros where it is only written.
+    fn tensor(&self, number: u32) -> (u8, [u8; TENSOR_BYTES]) {
+        let mut descriptor = [0; TENSOR_BYTES];
+        let Some(arg) = self.table.arg(&self.item, number) else { return (0, descriptor) };
+        if arg.role != Role::OUTPUT
+            && let Some(binding) = self.table.binding(&arg)
+        {
+            let (bound, described) = descriptor.split_at_mut(size_of_val(&binding));
+            bound.copy_from_slice(binding.as_bytes());
+            described[..size_of_val(&arg)].copy_from_slice(arg.as_bytes());
+        }
+        (arg.role.0, descriptor)
+    }
+}

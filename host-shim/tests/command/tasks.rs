@@ -1,0 +1,82 @@
+//! Records of what items are: what they wait for.
+
+use sluice_core::layout::SubsystemId;
+use sluice_host::capture::Reader;
+use sluice_host::neff::{Neff, ReadOptions, models, pack};
+use sluice_host::verify::ExpectedRecords;
+
+use crate::{Folder, check, code, sluice, text};
+
+/// Runs a model and holds what `subsystem` has recorded against what its text says.
+fn run_and_compare(test: &str, subsystem: SubsystemId, spec: &str, executions: u64, more: &[&str]) {
+    let folder = Folder::new(test);
+    let container = pack(test, spec).unwrap();
+    let neff = Neff::parse(test, &container, &ReadOptions::default()).unwrap();
+    let model = folder.path("model.neff");
+    std::fs::write(&model, container).unwrap();
+    let times = executions.to_string();
+    let args = ["run", "--model", model.to_str().unwrap(), "--executions", &times, "--out", folder.out()];
+    let output = sluice(&[&args[..], &["--dfx", subsystem.name()], more].concat());
+    assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+
+    let expected = ExpectedRecords {
+        subsystems: vec![subsystem],
+        tpbs: neff.programs.len() as u32,
+        executions,
+        programs: neff.programs,
+        ..ExpectedRecords::default()
+    };
+    let capture = folder.path("capture.slc");
+    let compared = expected.check(&mut Reader::open(&capture).unwrap()).unwrap();
+    assert_eq!(compared.findings, [""; 0]);
+    assert!(compared.expected > 0 && compared.found == compared.expected);
+    let report = folder.report();
+    let figures = &report["dfx"][subsystem.name()];
+    assert_eq!((&report["lossless"], &report["swaps_verified"]), (&true.into(), &true.into()));
+    for key in ["produced", "collected"] {
+        assert_eq!(figures[key], compared.expected, "{key}");
+    }
+    assert_eq!(report["verified"]["records"], compared.expected);
+    assert_eq!(check(&capture).1, 0);
+}
+
+/// An item that waits for 300 others, and those for each other.
+fn many_signals() -> String {
+    let block = |queue: &str, wait: &str, signal: &str| {
+        format!(
+            "[[tpb.block]]\nqueue = \"{queue}\"\nwait = [{wait}]\n{signal}\n\
+             copy = [{{ from = \"x\", to = \"y\", bytes = 64 }}]\n"
+        )
+    };
+    let signals = block("p", "", "signal = 1").repeat(300);
+    format!(
+        r#"
+        [model]
+        name = "many"
+        target = "cayman"
+        [[tpb]]
+        var = [{{ name = "x", type = "input", size = 64 }}, {{ name = "y", type = "output", size = 64 }}]
+        queue = [
+          {{ name = "p", type = "in", owner = "pool", semaphore = 10 }},
+          {{ name = "s", type = "out", owner = "sp", semaphore = 11 }},
+        ]
+        {signals}
+        {}
+        "#,
+        block("s", "{ semaphore = 1, at_least = 300 }", "")
+    )
+}
+
+#[test]
+fn every_item_says_what_it_waits_for() {
+    let gather = models::builtin("gather").unwrap();
+    run_and_compare("deps", SubsystemId::DepGen, gather, 30, &[]);
+    run_and_compare("deps-a5", SubsystemId::DepGen, gather, 30, &["--arch", "a5", "--lanes", "5"]);
+}
+
+#[test]
+fn chains_of_dependencies_are_whole_with_one_buffer() {
+    let one = ["--buffers", "dep_gen=1"];
+    run_and_compare("chains", SubsystemId::DepGen, &many_signals(), 12, &one);
+    run_and_compare("chains-a5", SubsystemId::DepGen, &many_signals(), 12, &["--arch", "a5", one[0], one[1]]);
+}
