@@ -204,7 +204,7 @@ pub struct Arg {
 
 impl Arg {
     /// Its dimensions: elements, and elements from one to the next.
-    pub fn dims(&self) -> impl DoubleEndedIterator<Item = (u32, u32)> + Clone + '_ {
+    pub fn dims(&self) -> impl DoubleEndedIterator<Item = (u32, u32)> + ExactSizeIterator + Clone + '_ {
         self.shape.into_iter().zip(self.strides).take(usize::from(self.ndims).min(MAX_DIMS))
     }
 

@@ -13,7 +13,7 @@
 
 use super::describe::{header_words, wire_enum, wire_struct, wire_structs_per_arch};
 use super::region::{PoolSpec, RegionSpec, buffer_layout, header_offsets, pool_offsets};
-use super::{Arch, ArchId, BackpressureHeader, PoolKind, Region, Shape};
+use super::{Arch, ArchId, BackpressureHeader, BufferLayout, PoolKind, Region, Shape};
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -298,6 +298,9 @@ header_words! {
     DataHeader { num_dump_threads, records_per_buffer, arena_size_per_thread, magic, dump_args_level }
 }
 
+/// The buffers of a pool.
+pub const BUFFER: BufferLayout = buffer_layout!(MetaBuffer, Record, RECORDS);
+
 /// The ArgsDump region of a run.
 #[must_use]
 pub const fn region(shape: Shape) -> Region {
@@ -316,7 +319,7 @@ pub const fn region(shape: Shape) -> Region {
                 kind: PoolKind::SOLE,
                 name: "args_dump",
                 instances: shape.lanes(),
-                buffer: buffer_layout!(MetaBuffer, Record, RECORDS),
+                buffer: BUFFER,
                 default_buffers: 8,
             }],
         },

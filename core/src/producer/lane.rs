@@ -91,6 +91,11 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         Self { gates, ring, words, limit_cycles, state, subsystem: core::marker::PhantomData }
     }
 
+    /// Most cycles that it waits per switch.
+    pub(super) fn limit_cycles(&self) -> u64 {
+        self.limit_cycles
+    }
+
     /// The lane's gates.
     pub fn gates(&self) -> &Gates<M> {
         &self.gates
@@ -151,13 +156,13 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     }
 
     /// After the record that filled the buffer: it is safe unless the buffer is given up.
-    fn append_switching<K: Records>(
+    pub(super) fn append_switching<K: Records>(
         &mut self,
         pool: &mut Pool<M, K, S>,
         env: &mut impl WaitEnv,
     ) -> Result<(), AppendError> {
         match self.drive(pool, self.begin_switch(), env) {
-            SwitchEnd::Switched | SwitchEnd::Unbacked => Ok(()),
+            SwitchEnd::Switched | SwitchEnd::Unbacked | SwitchEnd::Unacknowledged => Ok(()),
             SwitchEnd::Kept { .. } => Err(AppendError { cause: DropCause::HostGone }),
         }
     }
@@ -287,6 +292,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         match switch.stage {
             Stage::Publish => self.poll_publish(pool, switch, clock),
             Stage::BehindPublication => self.poll_behind_publication(pool, switch, clock),
+            Stage::Acknowledge => self.poll_acknowledge(pool, switch, clock),
             Stage::Claim => self.poll_claim(pool, switch, clock),
             Stage::Stash => self.poll_stash(pool, switch, clock),
         }
@@ -299,7 +305,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         clock: &impl Clock,
     ) -> Progress {
         if !pool.has_buffer() {
-            self.go_on_to_claim(switch);
+            self.go_behind_publication(switch);
             return Progress::Moved;
         }
         if S::RULES.gate_before_publication && !self.may_look(switch) {
@@ -320,7 +326,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                 self.note_running(pool, switch, clock);
                 if S::RULES.gate_before_publication {
                     pool.released();
-                    self.go_on_to_claim(switch);
+                    self.go_behind_publication(switch);
                 } else {
                     switch.next_stage(Stage::BehindPublication);
                 }
@@ -360,6 +366,27 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
     }
 
+    /// The acknowledgement alone ends this wait: a gate that is shut does not hold it, and one that opens does not end it.
+    fn poll_acknowledge<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        if !pool.hooks().is_acknowledged() {
+            if !self.gates.is_shut(Gate::Free) {
+                self.raise(switch);
+            }
+            return self.fruitless(pool, switch, clock);
+        }
+        self.note_running(pool, switch, clock);
+        if pool.has_buffer() {
+            return Progress::Done(SwitchEnd::Switched);
+        }
+        switch.next_stage(Stage::Claim);
+        Progress::Moved
+    }
+
     fn poll_behind_publication<K: Records>(
         &mut self,
         pool: &mut Pool<M, K, S>,
@@ -368,14 +395,14 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     ) -> Progress {
         if self.may_look(switch) {
             pool.released();
-            self.go_on_to_claim(switch);
+            self.go_behind_publication(switch);
             return Progress::Moved;
         }
         self.fruitless(pool, switch, clock)
     }
 
-    fn go_on_to_claim(&self, switch: &mut Switch) {
-        switch.next_stage(Stage::Claim);
+    fn go_behind_publication(&self, switch: &mut Switch) {
+        switch.go_behind_publication();
         if !S::RULES.one_deadline {
             switch.deadline = Deadline::after(self.limit_cycles);
         }
@@ -549,6 +576,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
                 self.note_lost(dropped);
                 SwitchEnd::Kept { dropped }
             }
+            Stage::Acknowledge => SwitchEnd::Unacknowledged,
             Stage::Claim => SwitchEnd::Unbacked,
             Stage::Stash => {
                 let dropped = pool.drop_stash(DropCause::HostGone);

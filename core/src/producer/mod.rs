@@ -41,6 +41,8 @@
 //! Every switch is a small state machine that is *polled*; the blocking form on a lane, the cooperative form on a small
 //! core and the model checker all drive the same one.
 
+mod arena;
+pub mod args_dump;
 mod attachment;
 mod control;
 mod core_pool;
@@ -60,6 +62,7 @@ mod switch;
 pub mod tiny;
 mod wait_log;
 
+pub use arena::Arena;
 pub use attachment::{AttachError, Attachment, answer, judge, reply};
 pub use control::{Control, ControlWords, RecordWindow};
 pub use core_pool::{Admission, CorePool, CoreRecords, CoreState, Settlement, Turn};
@@ -112,6 +115,10 @@ pub trait Hooks<M: Memory>: Sized {
     fn before_publish(&mut self);
     /// The records of the current buffer were given up; it is filled afresh.
     fn given_up(&mut self);
+    /// Whether the host is done with everything beside the records that was published.
+    fn is_acknowledged(&self) -> bool {
+        true
+    }
 }
 
 impl<M: Memory> Hooks<M> for () {

@@ -9,7 +9,8 @@
 //!    Kept                      Unbacked        (after one last look, if it stood at a shut gate)
 //! ```
 //!
-//! A stashed buffer is published by a switch of its own, of one stage.
+//! A stashed buffer is published by a switch of its own, of one stage. A switch that empties an arena waits for the
+//! acknowledgement of what was published between the two halves, in the same deadline.
 
 use crate::gate::{Gate, Parked};
 use crate::mem::Deadline;
@@ -22,6 +23,8 @@ pub(super) enum Stage {
     /// Published, standing at the gate behind publication: the order that [`Rules`](super::Rules) forbids, kept so that a
     /// test can show why.
     BehindPublication,
+    /// The host is to acknowledge what was published beside the records.
+    Acknowledge,
     /// A buffer is to be claimed.
     Claim,
     /// The stashed buffer is to be published, and that is all.
@@ -46,6 +49,8 @@ pub struct Switch {
     pub(super) stage: Stage,
     pub(super) parked: Option<Parked>,
     pub(super) raised: bool,
+    /// Whether what was published is to be acknowledged before a buffer is claimed.
+    pub(super) empties_arena: bool,
     /// When the wait at this gate began, if it has.
     pub(super) since_cycles: Option<u64>,
     pub(super) deadline: Deadline,
@@ -70,11 +75,18 @@ impl Switch {
         Self::at(Stage::Stash, limit_cycles)
     }
 
+    /// A switch that waits until the host is done with everything published: of the current buffer too, if that `has_records`.
+    pub(super) const fn empty_arena(limit_cycles: u64, has_records: bool) -> Self {
+        let stage = if has_records { Stage::Publish } else { Stage::Acknowledge };
+        Self { empties_arena: true, ..Self::at(stage, limit_cycles) }
+    }
+
     const fn at(stage: Stage, limit_cycles: u64) -> Self {
         Self {
             stage,
             parked: None,
             raised: false,
+            empties_arena: false,
             since_cycles: None,
             deadline: Deadline::after(limit_cycles),
             patience: Patience::Waiting,
@@ -86,7 +98,7 @@ impl Switch {
     pub const fn gate(&self) -> Gate {
         match self.stage {
             Stage::Publish | Stage::BehindPublication | Stage::Stash => Gate::Ready,
-            Stage::Claim => Gate::Free,
+            Stage::Acknowledge | Stage::Claim => Gate::Free,
         }
     }
 
@@ -123,6 +135,11 @@ impl Switch {
         self
     }
 
+    /// What follows once there is no buffer to publish any more.
+    pub(super) fn go_behind_publication(&mut self) {
+        self.next_stage(if self.empties_arena { Stage::Acknowledge } else { Stage::Claim });
+    }
+
     pub(super) fn next_stage(&mut self, stage: Stage) {
         self.stage = stage;
         self.parked = None;
@@ -156,4 +173,6 @@ pub enum SwitchEnd {
     },
     /// No buffer could be claimed: the pool has none, the next append tries again.
     Unbacked,
+    /// What was published beside the records was not acknowledged: it must not be written over.
+    Unacknowledged,
 }
