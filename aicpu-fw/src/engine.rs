@@ -26,7 +26,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::board::{EngineBoard, Execution};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
-use crate::record::{Dispatch, Finish, Grant, Recorder};
+use crate::record::{Dispatch, Finish, Grant, ItemAt, Recorder};
 
 /// Where in the program an item stands and what follows it.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,12 @@ struct Item {
     kernel: u32,
     signal: Option<SemaphoreId>,
     last: bool,
+}
+
+impl Item {
+    fn at(&self, execution: Execution) -> ItemAt {
+        ItemAt { execution: execution.ordinal(), instruction: self.instruction }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +130,7 @@ impl<M: DeviceMemory> EngineService<M> {
                     core: self.core,
                     token,
                     kernel: item.kernel,
+                    item: Some(item.at(execution)),
                     iteration: lane.iteration,
                     dispatch_cycles,
                     finish_cycles: lane.record.item_clock(lane.cx),
@@ -206,6 +213,7 @@ impl<M: DeviceMemory> EngineService<M> {
             Grant::Granted(recording) => recording,
             Grant::Withheld { until_cycles } => return Activity::Until(until_cycles),
         };
+        record.dispatching(cx, self.core, &item.at(execution));
         let dispatch_cycles = record.dispatch_clock(cx);
         let token = self.mailbox.dispatch(item.instruction, recording);
         cx.wake_agent(self.core);

@@ -60,7 +60,8 @@ impl<M: DeviceMemory> Workload<M> {
             self.made += 1;
             // Tokens of a core count up; their gaps are the lane's other cores.
             let token = self.made as u32;
-            let finish = Finish { core, token, kernel: 0, iteration: 0, dispatch_cycles, finish_cycles };
+            let finish =
+                Finish { core, token, kernel: 0, item: None, iteration: 0, dispatch_cycles, finish_cycles };
             record.finished(cx, &finish);
             dispatch_cycles = finish_cycles;
         }

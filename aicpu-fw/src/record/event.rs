@@ -1,6 +1,7 @@
 //! What a lane tells its recorders, and what a recorder is.
 
 use sluice_core::exec::CoreIndex;
+use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{CoreRecording, Engine, TpbId};
 use sluice_core::producer::Settlement;
 
@@ -61,6 +62,15 @@ pub(crate) struct EngineEnd {
     pub(crate) ordinal: u32,
 }
 
+/// Where the item of a core stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ItemAt {
+    /// Ordinal of the execution among those of the TPB.
+    pub(crate) execution: u32,
+    /// Its instruction.
+    pub(crate) instruction: DevAddr,
+}
+
 /// An item that was handed to its core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dispatch {
@@ -87,6 +97,8 @@ pub(crate) struct Finish {
     pub(crate) token: u32,
     /// The kernel that the program names; 0 for none.
     pub(crate) kernel: u32,
+    /// Which item; `None` for one that is made up.
+    pub(crate) item: Option<ItemAt>,
     /// Round of the lane's loop.
     pub(crate) iteration: u32,
     /// Just before the dispatch was written, if that was stamped.
@@ -131,6 +143,9 @@ pub(super) trait Recording<P: Platform> {
 
     /// The sequencer started an execution. Told on its lane alone.
     fn submitted(&mut self, _submit: &Submit, _env: &mut Parking<'_, P>) {}
+
+    /// A core is given an item next: all that it waited for is there.
+    fn dispatching(&mut self, _core: CoreIndex, _item: &ItemAt, _env: &mut Parking<'_, P>) {}
 
     /// A core was given an item.
     fn dispatched(&mut self, _dispatch: &Dispatch, _env: &mut Parking<'_, P>) {}

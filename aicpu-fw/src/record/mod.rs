@@ -15,6 +15,7 @@
 //! A new subsystem is a module with a `Recorder` that is a [`Recording`](event::Recording), and its name in
 //! `with_subsystems`.
 
+mod args_dump;
 mod core;
 mod dep_gen;
 mod event;
@@ -41,12 +42,12 @@ use parking::Parking;
 use run::Run;
 
 pub(crate) use self::core::{CoreRecord, CoreSlots};
-pub(crate) use event::{Dispatch, EngineEnd, Finish, Grant, Submit};
+pub(crate) use event::{Dispatch, EngineEnd, Finish, Grant, ItemAt, Submit};
 
 /// The one list of what lanes record, in the order in which recorders are told and flushed.
 macro_rules! with_subsystems {
     ($apply:ident! $($arguments:tt)*) => {
-        $apply! { [phases, swimlane, pmu, dep_gen, scope_stats] $($arguments)* }
+        $apply! { [phases, swimlane, pmu, dep_gen, args_dump, scope_stats] $($arguments)* }
     };
 }
 
@@ -113,7 +114,7 @@ with_subsystems!(declare!);
 impl<M: DeviceMemory, const CORES: usize> Attached<M, CORES> {
     /// Whether a recorder wants to know what items are.
     fn reads_tasks(&self) -> bool {
-        self.dep_gen.is_some()
+        self.dep_gen.is_some() || self.args_dump.is_some()
     }
 }
 
@@ -248,6 +249,17 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// An execution was started.
     pub(crate) fn submitted<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, submit: &Submit) {
         with_subsystems!(tell! self, cx, |recorder, env| recorder.submitted(submit, env));
+    }
+
+    /// An item is handed to its core next.
+    #[inline]
+    pub(crate) fn dispatching<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        core: CoreIndex,
+        item: &ItemAt,
+    ) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.dispatching(core, item, env));
     }
 
     /// An item was handed to its core.

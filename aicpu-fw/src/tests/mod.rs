@@ -7,3 +7,4 @@ mod failure;
 mod pmu;
 mod recording;
 mod scopes;
+mod tasks;

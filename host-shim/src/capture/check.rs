@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek};
 
-use sluice_core::layout::{self, ArchId, BufferLayout, Shape};
+use sluice_core::layout::{self, ArchId, BufferLayout, Shape, args_dump};
 
-use super::damage::Damage;
 use super::chains::chains;
+use super::damage::Damage;
 use super::dedup::{Seen, Verdict};
 use super::format::FileHeader;
-use super::payload::{BufferHeader, Manifest, Pool, PoolTotals, Subsystem, Summary};
+use super::payload::{BufferHeader, Items, Manifest, Pool, PoolTotals, Subsystem, Summary};
 use super::reader::Reader;
 use super::segment::Segment;
 use crate::report::units::Many;
@@ -17,6 +17,8 @@ use crate::report::{Dfx, Lost, Model, Report};
 
 /// Most findings listed; more are only counted.
 const MAX_FINDINGS: usize = 64;
+/// Most buffers whose payloads may stand before them at once.
+const MAX_OPEN_PAYLOADS: usize = 1 << 16;
 
 /// What stands in a capture.
 #[derive(Debug)]
@@ -128,6 +130,8 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
     };
     let (mut seen, mut findings) = (Seen::default(), Findings::default());
     let mut lost_buffers = 0;
+    // Of buffers that are still to come.
+    let mut payload_bytes: BTreeMap<(Pool, u32), u64> = BTreeMap::new();
     while let Some(segment) = reader.read()? {
         match segment {
             Segment::Manifest(manifest) => {
@@ -143,6 +147,18 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
                         findings.add(|| format!("{pool} buffer {}: {broken}", buffer.buffer_seq));
                     }
                 }
+                if pool.subsystem == Subsystem::ARGS_DUMP {
+                    let there = payload_bytes.remove(&(pool, buffer.buffer_seq)).unwrap_or_default();
+                    let stated = stated_payload_bytes(records);
+                    if there < stated {
+                        findings.add(|| {
+                            format!(
+                                "{pool} buffer {}: {there} bytes of payloads are there, its records state {stated}",
+                                buffer.buffer_seq
+                            )
+                        });
+                    }
+                }
                 match seen.admit(pool, buffer.buffer_seq) {
                     Verdict::New => {
                         let count = census.pools.entry(pool).or_default();
@@ -156,6 +172,12 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
                             buffer.buffer_seq
                         )
                     }),
+                }
+            }
+            Segment::Payload(payload, bytes) => {
+                let place = (payload.pool(), payload.buffer_seq);
+                if payload_bytes.len() < MAX_OPEN_PAYLOADS || payload_bytes.contains_key(&place) {
+                    *payload_bytes.entry(place).or_default() += bytes.len() as u64;
                 }
             }
             Segment::Freezes(freezes) => census.freezes += freezes.len() as u64,
@@ -218,6 +240,12 @@ pub fn layout_of(arch: ArchId, pool: Pool) -> Option<BufferLayout> {
     region.array(pool.kind).filter(|array| pool.instance < array.instances).map(|array| array.buffer)
 }
 
+/// Bytes of all payloads that records of arguments tell of.
+fn stated_payload_bytes(records: &[u8]) -> u64 {
+    let records = Items::<args_dump::Record>::new(records);
+    records.map(|record| record.payload_size).fold(0, u64::saturating_add)
+}
+
 /// Whether records and count are such as the pool can hold. Pools of later versions pass.
 fn fits_contract(arch: ArchId, buffer: &BufferHeader) -> Result<(), String> {
     let pool = buffer.pool();
@@ -263,10 +291,13 @@ mod tests {
 
     use sluice_core::layout::PoolKind;
 
-    use super::super::payload::{LossCause, LossNote};
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::super::payload::{LossCause, LossNote, PayloadHeader};
     use super::super::writer::Writer;
     use super::super::writer::tests::{HEADER, POOL};
     use super::*;
+    use crate::dfx::PayloadMeta;
 
     struct Story {
         buffers: Vec<(u32, u32)>,
@@ -321,6 +352,35 @@ mod tests {
         let noted = told(&Story { losses: vec![1, 2], ..story });
         assert_eq!(noted.findings, [""; 0]);
         assert_eq!((noted.lost.corrupt, noted.is_good()), (10, false));
+    }
+
+    #[test]
+    fn bytes_of_payloads_that_are_not_there_are_named() {
+        let pool = Pool { subsystem: Subsystem::ARGS_DUMP, kind: PoolKind::SOLE, instance: 1 };
+        let record = args_dump::Record { payload_size: 100, ..args_dump::Record::new_zeroed() };
+        let says = |pieces: &[usize]| {
+            let writer = Writer::start(Vec::new(), &HEADER).unwrap();
+            let mut meta = PayloadMeta {
+                lane: layout::Lane(1),
+                sequence: 0,
+                record: 0,
+                task: 1,
+                arg_index: 0,
+                stage: args_dump::Stage::BEFORE_DISPATCH,
+                offset_bytes: 0,
+                total_bytes: 100,
+            };
+            for &piece in pieces {
+                writer.append_payload(&PayloadHeader::new(pool, &meta), &vec![0; piece]).unwrap();
+                meta.offset_bytes += piece as u64;
+            }
+            writer.append_buffer(&BufferHeader::new(pool, 0, 1, 128), record.as_bytes()).unwrap();
+            let census = census(&mut Reader::new(Cursor::new(writer.into_storage())).unwrap()).unwrap();
+            census.findings.into_iter().find(|finding| finding.contains("payloads"))
+        };
+        assert_eq!(says(&[60, 40]), None);
+        let missing = "args_dump[1] buffer 0: 60 bytes of payloads are there, its records state 100";
+        assert_eq!(says(&[60]).as_deref(), Some(missing));
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 8] = *b"\x89SLC\r\n\x1a\n";
 /// A file of another major version cannot be read.
 pub const VERSION_MAJOR: u16 = 1;
 /// Counts additions that an older reader may skip: new segment kinds, new keys in JSON payloads.
-pub const VERSION_MINOR: u16 = 1;
+pub const VERSION_MINOR: u16 = 2;
 /// First bytes of every segment.
 pub const SYNC: [u8; 4] = *b"SEG\xa5";
 /// Segments start at multiples of this many bytes.
@@ -200,6 +200,9 @@ impl Kind {
     pub const FREEZES: Self = Self(8);
     /// [`DevicePhaseNote`](super::DevicePhaseNote)s.
     pub const DEVICE_PHASES: Self = Self(9);
+    /// [`PayloadHeader`](super::PayloadHeader), then bytes of one payload. All segments of a payload stand before the buffer
+    /// with its record.
+    pub const PAYLOAD: Self = Self(10);
 
     /// Most bytes of a payload of this kind.
     pub const fn max_payload_bytes(self) -> usize {
@@ -220,6 +223,7 @@ impl Kind {
             Self::DEVICE_PHASES => "device phases",
             Self::LOSSES => "losses",
             Self::END => "end",
+            Self::PAYLOAD => "payload",
             _ => return None,
         })
     }
@@ -302,7 +306,7 @@ mod tests {
     fn header_keeps_its_bytes() {
         let bytes = HEADER.encode();
         assert_eq!(FileHeader::decode(&bytes), Ok(HEADER));
-        assert_eq!(&bytes[..20], b"\x89SLC\r\n\x1a\n\x01\0\x01\0\x40\0\0\0\x02\0\0\0");
+        assert_eq!(&bytes[..20], b"\x89SLC\r\n\x1a\n\x01\0\x02\0\x40\0\0\0\x02\0\0\0");
         assert_eq!(&bytes[24..32], &0x0012_3456_789a_bcde_u64.to_le_bytes());
     }
 
@@ -326,7 +330,7 @@ mod tests {
         assert!(text(&[b'x'; 64]).starts_with("not a capture: begins with [78, 78"));
         let mut future = HEADER.encode();
         future[8] = 7;
-        assert_eq!(text(&future), "capture version 7.1, this program reads 1.x");
+        assert_eq!(text(&future), "capture version 7.2, this program reads 1.x");
         assert_eq!(text(&FileHeader { clock_hz: 0, ..HEADER }.encode()), "capture states a clock of 0 Hz");
     }
 

@@ -12,6 +12,7 @@ use sluice_core::layout::device_phase::DevicePhase;
 use sluice_core::layout::{PoolKind, SubsystemId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::dfx::PayloadMeta;
 use crate::report::Report;
 
 /// Declares a number of the file whose known values have a name.
@@ -180,6 +181,52 @@ impl BufferHeader {
     /// Bytes of all records.
     pub const fn records_bytes(&self) -> u64 {
         self.records as u64 * self.record_bytes as u64
+    }
+}
+
+/// What stands before the bytes of a payload segment, 48 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct PayloadHeader {
+    subsystem: Subsystem,
+    instance: u32,
+    /// Sequence number of the buffer with the record.
+    pub buffer_seq: u32,
+    /// Place of the record in the buffer.
+    pub record: u32,
+    /// The task.
+    pub task: u64,
+    /// Place of the argument among those of the task.
+    pub arg_index: u32,
+    /// When it was recorded, as the record says.
+    pub stage: u32,
+    /// Place of the first byte in the payload.
+    pub offset_bytes: u64,
+    /// Bytes of the payload.
+    pub total_bytes: u64,
+}
+
+const _: () = assert!(size_of::<PayloadHeader>() == 48);
+
+impl PayloadHeader {
+    /// Describes bytes of a payload whose record came through `pool`.
+    pub fn new(pool: Pool, meta: &PayloadMeta) -> Self {
+        Self {
+            subsystem: pool.subsystem,
+            instance: pool.instance,
+            buffer_seq: meta.sequence,
+            record: meta.record,
+            task: meta.task,
+            arg_index: meta.arg_index,
+            stage: meta.stage.0.into(),
+            offset_bytes: meta.offset_bytes,
+            total_bytes: meta.total_bytes,
+        }
+    }
+
+    /// The pool that the record came through.
+    pub const fn pool(&self) -> Pool {
+        Pool { subsystem: self.subsystem, kind: PoolKind::SOLE, instance: self.instance }
     }
 }
 

@@ -322,6 +322,7 @@ mod tests {
                     assert_eq!(records, [header.buffer_seq as u8; 160]);
                     format!("{}", header.buffer_seq)
                 }
+                Segment::Payload(header, bytes) => format!("{} + {}", header.offset_bytes, bytes.len()),
                 Segment::Freezes(items) => format!("{} freezes", items.len()),
                 Segment::ClockPairs(items) => format!("{} pairs", items.len()),
                 Segment::HostPhases(items) => format!("{} phases", items.len()),

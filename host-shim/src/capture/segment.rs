@@ -4,7 +4,8 @@ use zerocopy::FromBytes;
 
 use super::format::Kind;
 use super::payload::{
-    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest, Summary,
+    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest,
+    PayloadHeader, Summary,
 };
 
 /// One segment.
@@ -14,6 +15,8 @@ pub enum Segment<'a> {
     Manifest(Box<Manifest>),
     /// Records of one buffer, as on the wire; as many bytes as the header states.
     Buffer(BufferHeader, &'a [u8]),
+    /// Bytes of a payload, which lie inside it.
+    Payload(PayloadHeader, &'a [u8]),
     /// Freezes, in the order of their release.
     Freezes(Items<'a, FreezeEvent>),
     /// Readings of both clocks.
@@ -34,6 +37,7 @@ pub enum Segment<'a> {
 pub(super) enum Content {
     Manifest(Box<Manifest>),
     Buffer(BufferHeader),
+    Payload(PayloadHeader),
     Freezes { item_bytes: usize },
     ClockPairs,
     HostPhases,
@@ -72,6 +76,19 @@ impl Content {
                 )),
                 Ok((header, _)) => Ok(Self::Buffer(header)),
             },
+            Kind::PAYLOAD => match PayloadHeader::read_from_prefix(payload) {
+                Err(_) => Err(format!("{} bytes are too few for a payload header", payload.len())),
+                Ok((header, bytes)) => {
+                    let end = header.offset_bytes.checked_add(bytes.len() as u64);
+                    if end.is_some_and(|end| end <= header.total_bytes) {
+                        Ok(Self::Payload(header))
+                    } else {
+                        let PayloadHeader { offset_bytes, total_bytes, .. } = header;
+                        let bytes = bytes.len();
+                        Err(format!("{bytes} bytes from {offset_bytes} on of a payload of {total_bytes}"))
+                    }
+                }
+            },
             Kind::FREEZES | Kind::FREEZES_0 => {
                 let is_old = kind == Kind::FREEZES_0;
                 let item_bytes = if is_old { FreezeEvent::BYTES_0 } else { size_of::<FreezeEvent>() };
@@ -90,6 +107,7 @@ impl Content {
         match self {
             Self::Manifest(manifest) => Segment::Manifest(manifest),
             Self::Buffer(header) => Segment::Buffer(header, &payload[size_of::<BufferHeader>()..]),
+            Self::Payload(header) => Segment::Payload(header, &payload[size_of::<PayloadHeader>()..]),
             Self::Freezes { item_bytes } => Segment::Freezes(Items::of_size(payload, item_bytes)),
             Self::ClockPairs => Segment::ClockPairs(Items::new(payload)),
             Self::HostPhases => Segment::HostPhases(Items::new(payload)),

@@ -14,7 +14,8 @@ use zerocopy::{Immutable, IntoBytes};
 use super::folder::{self, RunFolder};
 use super::format::{ALIGN_BYTES, FileHeader, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, SegmentHead};
 use super::payload::{
-    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest, Summary,
+    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest, PayloadHeader,
+    Summary,
 };
 use super::reader::{FileView, ReadError, Reader};
 
@@ -107,6 +108,11 @@ impl<S: Storage> Writer<S> {
             )));
         }
         self.append(Kind::BUFFER, header.as_bytes(), records)
+    }
+
+    /// Appends bytes of a payload; see [`append_buffer`](Writer::append_buffer) for what `Ok` and errors mean.
+    pub fn append_payload(&self, header: &PayloadHeader, bytes: &[u8]) -> io::Result<()> {
+        self.append(Kind::PAYLOAD, header.as_bytes(), bytes)
     }
 
     /// Appends freezes that have been released.

@@ -125,6 +125,8 @@ pub struct Account {
     pub corrupt_words: u64,
     /// Releases at which ledger, spare lists and queues did not agree.
     pub imbalances: u64,
+    /// Payloads that lay nowhere in their arena.
+    pub bad_payloads: u64,
     /// Lanes that did not report flushed in time.
     pub lanes_missing: u32,
     /// A sequencer of the device could go on no further; only ScopeStats says so.
@@ -198,6 +200,7 @@ impl Account {
             served: counts.served,
             corrupt_words: counts.corrupt_words,
             imbalances: counts.imbalances,
+            bad_payloads: collected.pools.iter().map(|tally| tally.bad_payloads).sum(),
             lanes_missing,
             fatal: is_fatal(memory, part)?,
         })

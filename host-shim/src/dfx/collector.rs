@@ -3,20 +3,23 @@
 //! A buffer goes back whatever became of its records: a copy or a sink that fails is tried a few times, then the records are
 //! counted as lost and the buffer is the device's again.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_core::gate::Gate;
-use sluice_core::layout::{BufferLayout, PoolKind, Region, SubsystemId};
+use sluice_core::layout::args_dump::Record;
+use sluice_core::layout::{BufferLayout, Instance, Lane, PoolKind, Region, SubsystemId};
 use sluice_core::mem::{CopyMemory, DevAddr, Fault, Word};
 
 use super::account::FreezeStats;
+use super::arena::{ArenaPlace, PayloadsUnderWay, has_payload, records_of};
 use super::ledger::{BufferId, Directory};
 use super::pipe::WaitPipe;
 use super::server::ToCollect;
 use super::service::Orders;
-use super::sink::{BufferMeta, Sink};
+use super::sink::{BufferMeta, PayloadMeta, Sink};
 use super::{Full, Pipe};
 
 /// Longest wait for a buffer before the thread looks whether it is to end.
@@ -25,6 +28,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const PAUSE_LOOK: Duration = Duration::from_millis(1);
 /// How often a copy is made, and its bytes are offered to a sink, before the records are given up.
 const ATTEMPTS: u32 = 3;
+/// Most bytes of a payload that are copied at once.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// What was collected of one pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,6 +42,16 @@ pub(super) struct Tally {
     pub(super) uncounted: u64,
     /// Buffers.
     pub(super) buffers: u64,
+    /// Payloads that lie nowhere in the arena.
+    pub(super) bad_payloads: u64,
+}
+
+/// Payloads of one lane that are safe.
+#[derive(Clone, Copy, Default, Debug)]
+struct Completed {
+    count: u64,
+    /// The lane does not know yet.
+    is_owed: bool,
 }
 
 /// What was collected of one subsystem.
@@ -58,6 +73,7 @@ impl Collected {
             tally.copy_failed += other.copy_failed;
             tally.uncounted += other.uncounted;
             tally.buffers += other.buffers;
+            tally.bad_payloads += other.bad_payloads;
         }
         self.rq.add(&other.rq);
         self.fq.add(&other.fq);
@@ -70,6 +86,9 @@ pub(super) struct Source {
     pub(super) region: Region,
     pub(super) directory: Arc<Directory>,
     pub(super) returned: Arc<WaitPipe<BufferId>>,
+    /// By lane; none of a subsystem without payloads.
+    pub(super) arenas: Vec<ArenaPlace>,
+    pub(super) payloads: Arc<PayloadsUnderWay>,
 }
 
 impl Source {
@@ -86,6 +105,10 @@ pub(super) struct Collector<M> {
     number: usize,
     sink: Arc<dyn Sink>,
     bytes: Vec<u8>,
+    /// Bytes of payloads on their way.
+    piece: Vec<u8>,
+    /// Payloads that are safe, by part and lane, of the pools that are this collector's.
+    completed: Vec<Vec<Completed>>,
     pub(super) collected: Vec<Collected>,
     refusals_noted: u32,
 }
@@ -105,7 +128,12 @@ impl<M: CopyMemory> Collector<M> {
             ..Collected::default()
         };
         let collected = sources.iter().map(empty).collect();
-        Self { memory, sources, pipes, number, sink, bytes: vec![0; largest], collected, refusals_noted: 0 }
+        let completed = sources.iter().map(|source| vec![Completed::default(); source.arenas.len()]);
+        let completed = completed.collect();
+        let has_arenas = sources.iter().any(|source| !source.arenas.is_empty());
+        let piece = vec![0; if has_arenas { PIECE_BYTES } else { 0 }];
+        let bytes = vec![0; largest];
+        Self { memory, sources, pipes, number, sink, bytes, piece, completed, collected, refusals_noted: 0 }
     }
 
     /// Collects until told to stop and nothing is left. A sink that panics ends the session's service too.
@@ -118,6 +146,7 @@ impl<M: CopyMemory> Collector<M> {
             }
             match self.pipes[self.number].pop_wait(LOOK) {
                 Some(item) => self.take(item),
+                None if self.acknowledge_all() => {}
                 None if orders.collector_stop.load(Ordering::Acquire) => break,
                 None => {}
             }
@@ -129,7 +158,9 @@ impl<M: CopyMemory> Collector<M> {
         match item {
             ToCollect::Buffer { part, full } => {
                 self.collect(part, full);
-                self.sources[part].returned.push(full.buffer);
+                let Source { directory, returned, payloads, .. } = &self.sources[part];
+                payloads.finish(directory.pool(directory.pool_of(full.buffer)).instance);
+                returned.push(full.buffer);
             }
             ToCollect::Freeze { part, freeze } => {
                 if let Err(error) = self.sink.freeze(&freeze) {
@@ -167,21 +198,126 @@ impl<M: CopyMemory> Collector<M> {
                 return self.note(&text);
             }
         };
-        let records = &mut self.bytes[..count as usize * layout.record_bytes];
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let records = &mut bytes[..count as usize * layout.record_bytes];
+        self.collect_records(part, &full, count, records);
+        self.bytes = bytes;
+    }
+
+    /// Copies the records of a buffer out, and the payloads that they have, and hands all of them on.
+    fn collect_records(&mut self, part: usize, full: &Full, count: u32, records: &mut [u8]) {
+        let Source { subsystem, directory, .. } = &self.sources[part];
+        let pool = directory.pool_of(full.buffer);
+        let named = directory.pool(pool);
+        let (at, kind, instance) = (directory.address(full.buffer), named.kind, named.instance);
+        let Some(layout) = self.sources[part].layout_of(kind) else { return };
+        let buffer =
+            |what: &str| format!("{subsystem} pool {kind} {}, buffer {}: {what}", instance.0, full.sequence);
+        let tally = &mut self.collected[part].pools[pool.0 as usize];
         if let Err(fault) = attempt(|| read(&self.memory, at.offset(layout.records as u64), records)) {
             tally.copy_failed += u64::from(count);
             let text = buffer(&format!("{count} records not copied: {fault}"));
             return self.note(&text);
         }
         let meta = BufferMeta { subsystem: *subsystem, kind, instance, sequence: full.sequence, count };
-        match attempt(|| self.sink.buffer(&meta, records)) {
-            Ok(()) => tally.collected += u64::from(count),
+        let payloads = self.collect_payloads(part, &meta, records);
+        let written = payloads.and_then(|payloads| {
+            attempt(|| self.sink.buffer(&meta, records))?;
+            Ok(payloads)
+        });
+        let tally = &mut self.collected[part].pools[pool.0 as usize];
+        match written {
+            Ok(bad_payloads) => {
+                tally.collected += u64::from(count);
+                tally.bad_payloads += bad_payloads;
+            }
             Err(error) => {
                 tally.copy_failed += u64::from(count);
-                let text = buffer(&format!("{count} records not written: {error}"));
+                let text = format!("{meta}: {count} records not written: {error}");
                 self.note(&text);
             }
         }
+        self.complete(part, instance, records);
+    }
+
+    /// Hands on the payloads of the records of a buffer. How many of them lie nowhere.
+    fn collect_payloads(&mut self, part: usize, meta: &BufferMeta, records: &[u8]) -> io::Result<u64> {
+        let Some(&arena) = self.sources[part].arenas.get(meta.instance.0 as usize) else { return Ok(0) };
+        let mut bad = 0;
+        for (number, record) in (0..).zip(records_of(records)) {
+            if !has_payload(&record) {
+                continue;
+            }
+            match arena.payload_at(&record) {
+                Some(at) => self.collect_payload(meta, number, &record, at)?,
+                None => {
+                    bad += 1;
+                    let (offset, size) = (record.payload_offset, record.payload_size);
+                    self.note(&format!(
+                        "{meta}: record {number} has {size} bytes at {offset}, which is no place in its arena"
+                    ));
+                }
+            }
+        }
+        Ok(bad)
+    }
+
+    /// Reads the bytes of a payload, and no others, piece by piece.
+    fn collect_payload(
+        &mut self,
+        buffer: &BufferMeta,
+        number: u32,
+        record: &Record,
+        at: DevAddr,
+    ) -> io::Result<()> {
+        let mut meta = PayloadMeta {
+            lane: Lane(buffer.instance.0),
+            sequence: buffer.sequence,
+            record: number,
+            task: record.task_id,
+            arg_index: record.arg_index,
+            stage: record.stage,
+            offset_bytes: 0,
+            total_bytes: record.payload_size,
+        };
+        while meta.offset_bytes < meta.total_bytes {
+            let bytes = (meta.total_bytes - meta.offset_bytes).min(PIECE_BYTES as u64) as usize;
+            let piece = &mut self.piece[..bytes];
+            attempt(|| self.memory.read_bytes(at.offset(meta.offset_bytes), piece))
+                .map_err(io::Error::other)?;
+            attempt(|| self.sink.payload(&meta, piece))?;
+            meta.offset_bytes += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// All that the payloads of these records were good for is done: the lane may have their place.
+    fn complete(&mut self, part: usize, lane: Instance, records: &[u8]) {
+        let Some(completed) = self.completed[part].get_mut(lane.0 as usize) else { return };
+        let payloads = records_of(records).filter(has_payload).count() as u64;
+        completed.count += payloads;
+        completed.is_owed |= payloads > 0;
+        self.acknowledge(part, lane.0 as usize);
+    }
+
+    /// Tells a lane what it has not been told yet. Whether it has now.
+    fn acknowledge(&mut self, part: usize, lane: usize) -> bool {
+        let (arena, completed) = (&self.sources[part].arenas[lane], &mut self.completed[part][lane]);
+        if completed.is_owed {
+            completed.is_owed = arena.acknowledge(&self.memory, completed.count).is_err();
+        }
+        !completed.is_owed
+    }
+
+    /// Tries again what lanes could not be told. Whether one of them has been told.
+    fn acknowledge_all(&mut self) -> bool {
+        let mut was_told = false;
+        for part in 0..self.completed.len() {
+            for lane in 0..self.completed[part].len() {
+                was_told |= self.completed[part][lane].is_owed && self.acknowledge(part, lane);
+            }
+        }
+        was_told
     }
 
     fn note(&mut self, what: &str) {

@@ -1,8 +1,9 @@
 //! What a session records: the run, the subsystems that are on, and how much memory each of their pools gets.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
+use sluice_core::layout::extension::LINE_BYTES;
 use sluice_core::layout::{
     self, EnableMask, PoolKind, SUBSYSTEMS, Shape, SubsystemId, args_dump, pmu, swimlane,
 };
@@ -10,9 +11,13 @@ use sluice_core::layout::{
 use super::keeper::GateScope;
 
 /// The subsystems that the firmware of this build records.
-pub const RECORDED: &[SubsystemId] =
-    &[SubsystemId::Swimlane, SubsystemId::Pmu, SubsystemId::DepGen, SubsystemId::ScopeStats];
+pub const RECORDED: &[SubsystemId] = &SubsystemId::ALL;
 
+/// Bytes of an arena unless told otherwise.
+const DEFAULT_ARENA_BYTES: NonZeroU64 = match NonZeroU64::new(args_dump::DEFAULT_ARENA_BYTES) {
+    Some(bytes) => bytes,
+    None => NonZeroU64::MIN,
+};
 /// How long a stop waits for a sink that takes nothing, unless told otherwise.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -88,6 +93,9 @@ pub struct DfxConfig {
     pub run_id: u64,
     /// Threads that copy buffers out and hand them to the sink. One more serves the device, however many subsystems record.
     pub collectors: NonZeroU32,
+    /// Bytes of the arena that each lane has for payloads, where the subsystem has payloads; rounded up to whole lines. A
+    /// payload larger than it is cut.
+    pub arena_bytes: NonZeroU64,
     /// How long a stop waits for a sink that takes nothing.
     pub linger: Duration,
     /// What each subsystem records, by [`SubsystemId::index`]; `None` is off.
@@ -103,9 +111,15 @@ impl DfxConfig {
             deadline_cycles: None,
             run_id: 0,
             collectors: NonZeroU32::MIN,
+            arena_bytes: DEFAULT_ARENA_BYTES,
             linger: LINGER,
             subsystems: [None; SUBSYSTEMS],
         }
+    }
+
+    /// Bytes that an arena has.
+    pub(super) fn arena_bytes(&self) -> u64 {
+        self.arena_bytes.get().next_multiple_of(LINE_BYTES as u64)
     }
 
     /// Turns `subsystem` on.

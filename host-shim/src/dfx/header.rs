@@ -5,10 +5,12 @@
 //! | swimlane | cores, level; the device adds which lane has which core |
 //! | pmu | cores, event group |
 //! | dep_gen, scope_stats | one instance |
-//! | args_dump | lanes, records per buffer, level, and the magic number last |
+//! | args_dump | lanes, records per buffer, arena bytes, level, and the magic number last |
 
-use sluice_core::layout::{Shape, SubsystemId, args_dump, dep_gen, pmu, scope_stats, swimlane};
+use sluice_core::layout::{SubsystemId, args_dump, dep_gen, pmu, scope_stats, swimlane};
 use sluice_core::mem::{DevAddr, Fault, Memory, Word};
+
+use super::config::DfxConfig;
 
 /// Writes the run parameters of `subsystem` into its region at `region`.
 ///
@@ -18,9 +20,10 @@ pub(super) fn write<M: Memory>(
     memory: &M,
     region: DevAddr,
     subsystem: SubsystemId,
-    shape: Shape,
+    config: &DfxConfig,
     level: u32,
 ) -> Result<(), Fault> {
+    let shape = config.shape;
     let arch = shape.arch();
     let store = |words: &[(usize, u32)]| {
         words.iter().try_for_each(|&(at, value)| memory.word(region.offset(at as u64))?.try_store(value))
@@ -40,6 +43,8 @@ pub(super) fn write<M: Memory>(
             store(&[
                 (words.num_dump_threads, shape.lanes()),
                 (words.records_per_buffer, args_dump::RECORDS as u32),
+                (words.arena_size_per_thread, config.arena_bytes() as u32),
+                (words.arena_size_per_thread + 4, (config.arena_bytes() >> 32) as u32),
                 (words.dump_args_level, level),
                 (words.magic, args_dump::MAGIC),
             ])

@@ -21,6 +21,7 @@
 
 pub mod account;
 mod again;
+mod arena;
 pub mod attach;
 mod collector;
 pub mod config;
@@ -45,7 +46,7 @@ pub use config::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 pub use pipe::WaitPipe;
 pub use plan::PlanError;
 pub use session::{Session, SessionError};
-pub use sink::{BufferMeta, Discard, Freeze, LanePhase, Sink};
+pub use sink::{BufferMeta, Discard, Freeze, LanePhase, PayloadMeta, Sink};
 
 pub use views::{FreeQueueFeed, GateControl, HeldWords, Occupancy, RingDrain, RingState, RingWatch};
 

@@ -5,7 +5,8 @@
 //!  Plan ── extension block (all subsystems)
 //!   └ Part, one per subsystem that is on
 //!      ├ region           rings, gates, pools
-//!      └ slab per kind    buffers of pool 0, of pool 1, …
+//!      ├ slab per kind    buffers of pool 0, of pool 1, …
+//!      └ arena per lane   payloads, of args_dump alone
 //!   and tables beside the regions
 //! ```
 
@@ -13,6 +14,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use sluice_core::exec::Recorders;
+use sluice_core::layout::args_dump::BufferState;
 use sluice_core::layout::extension::{
     self, Extension, GateScope as WireScope, Head, LaneActivity, LaneStatus, Service,
 };
@@ -23,6 +25,7 @@ use sluice_core::layout::{
 use sluice_core::mem::{CopyMemory, DevAddr, Fault, Memory, Word};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::arena::ArenaPlace;
 use super::config::{DfxConfig, SubsystemConfig};
 use super::header;
 use super::keeper::GateScope;
@@ -90,6 +93,8 @@ pub struct Part {
     /// Pools in use and their buffers.
     pub directory: Arc<Directory>,
     slabs: Vec<DeviceBlock>,
+    /// Payload arenas, by lane.
+    arenas: Vec<DeviceBlock>,
 }
 
 impl Plan {
@@ -113,7 +118,7 @@ impl Plan {
             extension_block: alloc(extension.bytes() as u64)?,
             parts: config
                 .enabled()
-                .map(|(subsystem, part)| Part::new(subsystem, config.shape, &part, alloc))
+                .map(|(subsystem, part)| Part::new(subsystem, config, &part, alloc))
                 .collect::<Result<_, _>>()?,
             tables: Tables::new(config, alloc)?,
         };
@@ -121,7 +126,8 @@ impl Plan {
         for (part, (_, config_of_part)) in plan.parts.iter().zip(config.enabled()) {
             zero(memory, &part.region_block)?;
             let region = part.region_block.at();
-            header::write(memory, region, part.subsystem, config.shape, config_of_part.level)?;
+            header::write(memory, region, part.subsystem, config, config_of_part.level)?;
+            part.write_arenas(memory)?;
             plan.write_directory(part, memory)?;
             plan.write_lanes(part.subsystem, config.shape, memory)?;
         }
@@ -143,6 +149,7 @@ impl Plan {
             }
             let region = layout::region(subsystem, config.shape);
             bytes += region.bytes() as u64;
+            bytes += u64::from(lanes_with_arena(subsystem, config.shape)) * config.arena_bytes();
             for (array, instances) in arrays_in_use(subsystem, &region, config.shape) {
                 match part.buffers.of(array.kind) {
                     0 => return Err(PlanError::NoBuffers { kind: array.name }),
@@ -160,7 +167,8 @@ impl Plan {
 
     /// Bytes of device memory the session holds.
     pub fn bytes(&self) -> u64 {
-        let parts = self.parts.iter().flat_map(|part| part.slabs.iter().chain([&part.region_block]));
+        let parts = self.parts.iter();
+        let parts = parts.flat_map(|part| part.slabs.iter().chain(&part.arenas).chain([&part.region_block]));
         parts.map(DeviceBlock::bytes).sum::<u64>() + self.extension_block.bytes() + self.tables.bytes()
     }
 
@@ -282,10 +290,11 @@ impl Plan {
 impl Part {
     fn new(
         subsystem: SubsystemId,
-        shape: Shape,
+        session: &DfxConfig,
         config: &SubsystemConfig,
         alloc: impl Fn(u64) -> Result<DeviceBlock, PlanError>,
     ) -> Result<Self, PlanError> {
+        let shape = session.shape;
         let region = layout::region(subsystem, shape);
         let region_block = alloc(region.bytes() as u64)?;
         let (mut pools, mut slabs) = (Vec::new(), Vec::new());
@@ -299,8 +308,32 @@ impl Part {
             }
             slabs.push(slab);
         }
-        Ok(Self { subsystem, region, region_block, directory: Arc::new(Directory::new(pools)), slabs })
+        let arenas = (0..lanes_with_arena(subsystem, shape)).map(|_| alloc(session.arena_bytes()));
+        let (arenas, directory) = (arenas.collect::<Result<_, _>>()?, Arc::new(Directory::new(pools)));
+        Ok(Self { subsystem, region, region_block, directory, slabs, arenas })
     }
+
+    /// Where the payload arenas of the lanes lie.
+    pub(super) fn arenas(&self) -> Vec<ArenaPlace> {
+        ArenaPlace::all(&self.region, self.region_block.at(), &self.arenas)
+    }
+
+    /// Tells each lane of its arena.
+    fn write_arenas<M: CopyMemory>(&self, memory: &M) -> Result<(), Fault> {
+        for (lane, arena) in (0..).zip(&self.arenas) {
+            let Some(pool) = self.region.pool(PoolKind::SOLE, Instance(lane)) else { continue };
+            let at = |offset: usize| self.region_block.at().offset((pool.base + offset) as u64);
+            let (base, size) = (offset_of!(BufferState, arena_base), offset_of!(BufferState, arena_size));
+            memory.write_bytes(at(base), &arena.at().0.to_le_bytes())?;
+            memory.write_bytes(at(size), &arena.bytes().to_le_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Lanes that have a payload arena.
+fn lanes_with_arena(subsystem: SubsystemId, shape: Shape) -> u32 {
+    if subsystem == SubsystemId::ArgsDump { shape.lanes() } else { 0 }
 }
 
 fn slab_bytes(array: &PoolArray, instances: u32, buffers: u32) -> u64 {

@@ -3,8 +3,12 @@
 //! Drained rings and pools at their limit are common to all subsystems and the keeper's own business. A subsystem whose
 //! lanes also wait for something else answers for it here, in one place per subsystem.
 
+use std::sync::Arc;
+
 use sluice_core::layout::SubsystemId;
 use sluice_core::mem::Fault;
+
+use super::arena::{Acknowledged, PayloadsUnderWay};
 
 /// A subsystem's word that a freeze may end.
 pub trait ReleaseReady {
@@ -25,13 +29,12 @@ impl ReleaseReady for Unconditional {
     }
 }
 
-/// Who answers for `subsystem`.
-pub(super) fn of(subsystem: SubsystemId) -> Box<dyn ReleaseReady + Send> {
+/// Who answers for `subsystem`; `payloads` are those of its lanes.
+pub(super) fn of(subsystem: SubsystemId, payloads: &Arc<PayloadsUnderWay>) -> Box<dyn ReleaseReady + Send> {
     match subsystem {
-        SubsystemId::Swimlane
-        | SubsystemId::Pmu
-        | SubsystemId::DepGen
-        | SubsystemId::ArgsDump
-        | SubsystemId::ScopeStats => Box::new(Unconditional),
+        SubsystemId::ArgsDump => Box::new(Acknowledged::new(Arc::clone(payloads))),
+        SubsystemId::Swimlane | SubsystemId::Pmu | SubsystemId::DepGen | SubsystemId::ScopeStats => {
+            Box::new(Unconditional)
+        }
     }
 }

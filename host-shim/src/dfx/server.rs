@@ -8,6 +8,7 @@ use sluice_core::layout::{self, LaneOffsets, PoolKind};
 use sluice_core::mem::{Fault, Memory, Own};
 use sluice_core::producer::Rules;
 
+use super::arena::PayloadsUnderWay;
 use super::attach::{Attach, ScanViews};
 use super::config::DfxConfig;
 use super::drain::{Drain, Drained};
@@ -38,11 +39,14 @@ pub(super) struct Outlet {
     pub(super) part: usize,
     pub(super) directory: Arc<Directory>,
     pub(super) collectors: Arc<[WaitPipe<ToCollect>]>,
+    pub(super) payloads: Arc<PayloadsUnderWay>,
 }
 
 impl Pipe<Full> for Outlet {
     fn push(&self, full: Full) {
-        let pool = self.directory.pool_of(full.buffer).0 as usize;
+        let pool = self.directory.pool_of(full.buffer);
+        self.payloads.hand(self.directory.pool(pool).instance);
+        let pool = pool.0 as usize;
         self.collectors[pool % self.collectors.len()].push(ToCollect::Buffer { part: self.part, full });
     }
 
@@ -115,7 +119,7 @@ impl<D: Device> Server<D> {
             found.host,
             found.shut,
         );
-        let mut ready = release::of(part.subsystem);
+        let mut ready = release::of(part.subsystem, &outlet.payloads);
         keeper.round(&*returned, &mut *ready, |_| {})?;
         let directory = Arc::clone(&part.directory);
         Ok(Self {

@@ -23,6 +23,7 @@ use sluice_core::mem::{Fault, Memory, Own, Peer};
 
 use super::account::{Account, Accounts};
 use super::again::again;
+use super::arena::PayloadsUnderWay;
 use super::collector::{Collected, Collector, Source};
 use super::config::DfxConfig;
 use super::pipe::WaitPipe;
@@ -112,6 +113,7 @@ impl<D: Device> Session<D> {
                 part: number,
                 directory: Arc::clone(&part.directory),
                 collectors: Arc::clone(&pipes),
+                payloads: Arc::clone(&source.payloads),
             };
             let returned = Arc::clone(&source.returned);
             Server::attach(memory, &plan, part, &config, outlet, returned, Arc::clone(&orders))
@@ -298,5 +300,7 @@ impl<D: Device> Drop for Session<D> {
 fn source(part: &Part) -> Source {
     let returned = Arc::new(WaitPipe::with_capacity(part.directory.buffers() as usize));
     let directory = Arc::clone(&part.directory);
-    Source { subsystem: part.subsystem, region: part.region, directory, returned }
+    let payloads = Arc::new(PayloadsUnderWay::new(part.region.shape().lanes() as usize));
+    let (subsystem, region) = (part.subsystem, part.region);
+    Source { subsystem, region, directory, returned, arenas: part.arenas(), payloads }
 }

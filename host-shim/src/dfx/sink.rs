@@ -1,8 +1,10 @@
 //! Where a session's records and events go.
 
+use std::fmt;
 use std::io;
 
 use sluice_core::gate::Gate;
+use sluice_core::layout::args_dump::Stage;
 use sluice_core::layout::device_phase::DevicePhase;
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 
@@ -19,6 +21,34 @@ pub struct BufferMeta {
     pub sequence: u32,
     /// Records in it.
     pub count: u32,
+}
+
+impl fmt::Display for BufferMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subsystem, kind, instance, sequence, .. } = self;
+        write!(f, "{subsystem} pool {kind} {}, buffer {sequence}", instance.0)
+    }
+}
+
+/// Which bytes of which payload the bytes of one call are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PayloadMeta {
+    /// The lane, whose pool the record came through.
+    pub lane: Lane,
+    /// Sequence number of the buffer with the record.
+    pub sequence: u32,
+    /// Place of the record in the buffer.
+    pub record: u32,
+    /// The task.
+    pub task: u64,
+    /// Place of the argument among those of the task.
+    pub arg_index: u32,
+    /// When it was recorded.
+    pub stage: Stage,
+    /// Place of the bytes in the payload.
+    pub offset_bytes: u64,
+    /// Bytes of the payload.
+    pub total_bytes: u64,
 }
 
 /// A freeze: one gate shut, from there to the release.
@@ -66,6 +96,15 @@ pub trait Sink: Send + Sync {
     /// What kept the bytes from being safe. They are offered a few times; then the records are counted as `copy_failed` and
     /// the buffer is recycled.
     fn buffer(&self, meta: &BufferMeta, records: &[u8]) -> io::Result<()>;
+
+    /// Takes bytes of a payload, before the record that it belongs to. The lane may write over it once this has returned `Ok`
+    /// for all of it. A sink that does not say otherwise keeps none.
+    ///
+    /// # Errors
+    /// As [`buffer`](Sink::buffer); all records of the buffer are counted as `copy_failed` then.
+    fn payload(&self, _meta: &PayloadMeta, _bytes: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Takes a freeze that ended.
     ///

@@ -274,14 +274,14 @@ fn place_all<'a>(
 }
 
 /// The offsets of a pattern, one by one: a counter per dimension, the innermost runs fastest.
-struct Offsets<'a> {
+pub(super) struct Offsets<'a> {
     dims: &'a [Dim],
     counters: [u64; MAX_DIMS],
     next: Option<u64>,
 }
 
 impl<'a> Offsets<'a> {
-    fn of(pattern: &'a Pattern) -> Self {
+    pub(super) fn of(pattern: &'a Pattern) -> Self {
         Self { dims: pattern.dims(), counters: [0; MAX_DIMS], next: Some(pattern.offset_bytes()) }
     }
 }

@@ -14,6 +14,7 @@ pub mod content;
 mod follow;
 mod order;
 pub mod origin;
+mod parts;
 mod race;
 pub mod records;
 

@@ -16,15 +16,16 @@ use std::collections::hash_map::Entry;
 
 use super::follow::{Content, Followed, Mover, Unverifiable, block_of};
 use super::order::{Order, schedule};
+use super::parts::When;
 use super::race::Races;
 use crate::neff::{Program, VarKind};
 
 /// A byte's origin in 64 bits: what it is in the upper 16, offset or value in the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Origin(u64);
+pub(super) struct Origin(u64);
 
 /// An [`Origin`], taken apart.
-enum Source {
+pub(super) enum Source {
     /// A byte of a tensor, before the execution.
     Before {
         tensor: usize,
@@ -63,7 +64,7 @@ impl Origin {
         }
     }
 
-    const fn source(self) -> Source {
+    pub(super) const fn source(self) -> Source {
         match self.0 >> Self::SHIFT {
             0xffff => Source::Unwritten,
             Self::CONSTANT => Source::Constant(self.0 as u8),
@@ -146,11 +147,16 @@ impl Origins {
 
     /// Follows one execution of all programs.
     pub fn of(programs: &[Program]) -> Result<Self, Unverifiable> {
+        Self::watched(programs, &mut |_, _, _| ())
+    }
+
+    /// The same, and tells `watch` what all places hold before and after each run, tensors first.
+    pub(super) fn watched(programs: &[Program], watch: Watch<'_>) -> Result<Self, Unverifiable> {
         let tensors = Self::tensors_of(programs);
         let followed = Followed::new(programs, &tensors)?;
         let orders: Vec<_> = programs.iter().map(|program| Order::of(program, &schedule(program))).collect();
         let races = Races::of(&followed, &orders);
-        let mut bytes = origins(&followed, &races);
+        let mut bytes = origins(&followed, &races, watch);
         let mut unordered = Vec::new();
         for (tensor, bytes) in tensors.iter().zip(&mut bytes) {
             if !tensor.is_output {
@@ -200,8 +206,11 @@ impl Origins {
     }
 }
 
+/// Told of what all places hold, before and after each run that moves bytes.
+pub(super) type Watch<'a> = &'a mut dyn FnMut(Mover, When, &[Vec<Origin>]);
+
 /// The origins of all bytes after an execution.
-fn origins(followed: &Followed<'_>, races: &Races) -> Vec<Vec<Origin>> {
+fn origins(followed: &Followed<'_>, races: &Races, watch: Watch<'_>) -> Vec<Vec<Origin>> {
     let before = followed.places.iter().map(|place| match place.content {
         Content::Tensor(tensor) => (0..place.bytes as u64).map(|at| Origin::before(tensor, at)).collect(),
         Content::Constant(bytes) => bytes.iter().map(|&byte| Origin::constant(byte)).collect(),
@@ -213,13 +222,18 @@ fn origins(followed: &Followed<'_>, races: &Races) -> Vec<Vec<Origin>> {
             *byte = races.at(place, offset).map_or(*byte, Origin::contested);
         }
     }
-    for transfer in &followed.transfers {
-        let (from_place, to_place) = (transfer.source(), transfer.destination());
-        for (from, to) in transfer.bytes() {
-            if races.at(to_place, to).is_none() {
-                places[to_place][to] = places[from_place][from];
+    // All transfers of a run come one after the other.
+    for run in followed.transfers.chunk_by(|first, then| first.by == then.by) {
+        watch(run[0].by, When::Before, &places);
+        for transfer in run {
+            let (from_place, to_place) = (transfer.source(), transfer.destination());
+            for (from, to) in transfer.bytes() {
+                if races.at(to_place, to).is_none() {
+                    places[to_place][to] = places[from_place][from];
+                }
             }
         }
+        watch(run[0].by, When::After, &places);
     }
     places
 }

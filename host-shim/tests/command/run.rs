@@ -41,7 +41,7 @@ fn expected(neff: &Neff, lanes: u32, executions: u64) -> ExpectedRecords {
         executions,
         event_group: DEFAULT_EVENT_TYPE,
         programs: neff.programs.clone(),
-        ..ExpectedRecords::default()
+        seed: Some(1),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Records of what items are: what they wait for.
+//! Records of what items are: what they wait for, what they take and give.
 
 use sluice_core::layout::SubsystemId;
 use sluice_host::capture::Reader;
@@ -24,12 +24,16 @@ fn run_and_compare(test: &str, subsystem: SubsystemId, spec: &str, executions: u
         tpbs: neff.programs.len() as u32,
         executions,
         programs: neff.programs,
+        seed: Some(1),
         ..ExpectedRecords::default()
     };
     let capture = folder.path("capture.slc");
     let compared = expected.check(&mut Reader::open(&capture).unwrap()).unwrap();
     assert_eq!(compared.findings, [""; 0]);
     assert!(compared.expected > 0 && compared.found == compared.expected);
+    let others = ExpectedRecords { seed: Some(2), ..expected };
+    let of_others = others.check(&mut Reader::open(&capture).unwrap()).unwrap();
+    assert_eq!(of_others.is_right(), subsystem != SubsystemId::ArgsDump, "bytes are compared");
     let report = folder.report();
     let figures = &report["dfx"][subsystem.name()];
     assert_eq!((&report["lossless"], &report["swaps_verified"]), (&true.into(), &true.into()));
@@ -79,4 +83,35 @@ fn chains_of_dependencies_are_whole_with_one_buffer() {
     let one = ["--buffers", "dep_gen=1"];
     run_and_compare("chains", SubsystemId::DepGen, &many_signals(), 12, &one);
     run_and_compare("chains-a5", SubsystemId::DepGen, &many_signals(), 12, &["--arch", "a5", one[0], one[1]]);
+}
+
+#[test]
+fn every_argument_is_recorded_with_its_bytes() {
+    for model in ["gather", "pointers"] {
+        let spec = models::builtin(model).unwrap();
+        run_and_compare(&format!("args-{model}"), SubsystemId::ArgsDump, spec, 6, &[]);
+        let more = ["--arch", "a5", "--lanes", "5", "--gate-scope", "lane"];
+        run_and_compare(&format!("args-a5-{model}"), SubsystemId::ArgsDump, spec, 6, &more);
+    }
+}
+
+#[test]
+fn an_arena_that_wraps_loses_nothing() {
+    // A few payloads of the model fill it, and every buffer is handed over when it is full.
+    let more = ["--arena", "262144", "--buffers", "args_dump=1"];
+    let gather = models::builtin("gather").unwrap();
+    run_and_compare("arena", SubsystemId::ArgsDump, gather, 12, &more);
+    run_and_compare(
+        "arena-collectors",
+        SubsystemId::ArgsDump,
+        gather,
+        12,
+        &[&more[..], &["--collectors", "2"]].concat(),
+    );
+}
+
+#[test]
+fn tasks_beyond_any_size_of_a_table_have_their_arguments_recorded() {
+    // 301 items in each of 120 executions.
+    run_and_compare("args-many", SubsystemId::ArgsDump, &many_signals(), 120, &["--buffers", "args_dump=1"]);
 }

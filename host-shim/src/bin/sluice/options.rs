@@ -1,7 +1,7 @@
 //! Options that several commands share, and what they stand for.
 
 use std::borrow::Cow;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -32,6 +32,9 @@ pub(crate) struct Recording {
     /// Threads that copy buffers out and write them; one more serves the device
     #[arg(long, default_value_t = NonZeroU32::MIN, value_name = "N")]
     pub(crate) collectors: NonZeroU32,
+    /// Bytes of device memory that each lane has for the bytes of arguments
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) arena: Option<NonZeroU64>,
     /// Lanes that a starving lane stops
     #[arg(long, value_enum, default_value_t)]
     pub(crate) gate_scope: Scope,
@@ -67,7 +70,9 @@ impl Recording {
             Scope::All => GateScope::All,
             Scope::Lane => GateScope::Lane,
         };
-        let run = DfxConfig { scope, run_id, collectors: self.collectors, ..DfxConfig::new(shape) };
+        let blank = DfxConfig::new(shape);
+        let arena_bytes = self.arena.unwrap_or(blank.arena_bytes);
+        let run = DfxConfig { scope, run_id, collectors: self.collectors, arena_bytes, ..blank };
         let config = self.dfx.0.iter().fold(run, |run, &subsystem| {
             let suggested = SubsystemConfig::new(subsystem, shape);
             let buffers = match &self.buffers {

@@ -14,15 +14,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use sluice_core::gate;
-use sluice_core::layout::SubsystemId;
+use sluice_core::layout::{PoolKind, SubsystemId};
 use sluice_core::mem::Clock;
 use sluice_host::capture::payload::NO_LANE;
 use sluice_host::capture::reader::FileView;
 use sluice_host::capture::{
     BufferHeader, ClockPair, DevicePhaseNote, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
-    Manifest, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, Writer,
+    Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, Writer,
 };
-use sluice_host::dfx::{self, Account, Accounts, BufferMeta, LanePhase, Sink};
+use sluice_host::dfx::{self, Account, Accounts, BufferMeta, LanePhase, PayloadMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto;
 use sluice_host::report::units::Many;
@@ -196,6 +196,10 @@ impl Capture {
             let lanes = Many(account.lanes_missing.into(), "lane", "lanes");
             report.wrong.push(format!("{subsystem}: {lanes} did not flush in time"));
         }
+        if account.bad_payloads > 0 {
+            let payloads = Many(account.bad_payloads, "payload", "payloads");
+            report.wrong.push(format!("{subsystem}: {payloads} lay nowhere in the arena"));
+        }
         if account.imbalances > 0 {
             let releases = Many(account.imbalances, "release", "releases");
             report.wrong.push(format!("{subsystem}: buffers did not add up at {releases}"));
@@ -359,6 +363,12 @@ impl Sink for CaptureSink {
             *longest_ns = duration_ns(phase).max(*longest_ns);
         }
         Ok(())
+    }
+
+    fn payload(&self, meta: &PayloadMeta, bytes: &[u8]) -> io::Result<()> {
+        let subsystem = SubsystemId::ArgsDump.into();
+        let pool = Pool { subsystem, kind: PoolKind::SOLE, instance: meta.lane.0 };
+        self.writer.append_payload(&PayloadHeader::new(pool, meta), bytes)
     }
 
     fn freeze(&self, freeze: &dfx::Freeze) -> io::Result<()> {

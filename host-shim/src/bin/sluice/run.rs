@@ -162,6 +162,7 @@ fn execute<D: Device>(
             executions,
             event_group,
             programs: neff.programs.clone(),
+            seed: Some(args.seed),
         };
         if interrupt.has_come() && capture.bytes() > MAX_HURRIED_BYTES {
             report.unverified.push("records: interrupted, `sluice check` looks at them".into());

@@ -5,6 +5,7 @@ mod drain;
 mod faults;
 mod keeper;
 mod owners;
+mod payloads;
 mod serving;
 mod stage;
 mod stopping;

@@ -11,6 +11,7 @@ use tracing::span;
 use super::stage::{Hand, Kept, Played, config};
 use crate::device::Device;
 use crate::dfx::account::{Account, Lost};
+use crate::dfx::arena::PayloadsUnderWay;
 use crate::dfx::collector::{Collector, Source};
 use crate::dfx::ledger::BufferId;
 use crate::dfx::plan::Plan;
@@ -19,17 +20,17 @@ use crate::dfx::service::Orders;
 use crate::dfx::{DfxConfig, Discard, Pipe, Sink, WaitPipe};
 
 /// One subsystem with everything that serves it.
-struct Show {
-    device: Arc<Played>,
-    plan: Plan,
+pub(super) struct Show {
+    pub(super) device: Arc<Played>,
+    pub(super) plan: Plan,
     pipes: Arc<[WaitPipe<ToCollect>]>,
     server: Server<Played>,
-    collector: Collector<<Played as Device>::Mem>,
-    hand: Hand,
+    pub(super) collector: Collector<<Played as Device>::Mem>,
+    pub(super) hand: Hand,
 }
 
 impl Show {
-    fn of(subsystem: SubsystemId, buffers: u32, sink: Arc<dyn Sink>) -> Self {
+    pub(super) fn of(subsystem: SubsystemId, buffers: u32, sink: Arc<dyn Sink>) -> Self {
         Self::with(&config(&[subsystem], buffers), sink)
     }
 
@@ -46,8 +47,11 @@ impl Show {
             region: part.region,
             directory: directory(),
             returned: Arc::clone(&returned),
+            arenas: part.arenas(),
+            payloads: Arc::new(PayloadsUnderWay::new(config.shape.lanes() as usize)),
         };
-        let outlet = Outlet { part: 0, directory: directory(), collectors: Arc::clone(&pipes) };
+        let (collectors, payloads) = (Arc::clone(&pipes), Arc::clone(&source.payloads));
+        let outlet = Outlet { part: 0, directory: directory(), collectors, payloads };
         let orders = Arc::new(Orders::new());
         let server =
             Server::attach(memory, &plan, part, config, outlet, returned, orders).expect("mapped memory");
@@ -58,18 +62,18 @@ impl Show {
         Self { device, plan, pipes, server, collector, hand }
     }
 
-    fn turn(&mut self) {
+    pub(super) fn turn(&mut self) {
         self.server.turn(&self.device, false);
     }
 
     /// Collects all that was drained.
-    fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         while let Some(item) = self.pipes[0].pop() {
             self.collector.take(item);
         }
     }
 
-    fn account(&self) -> Account {
+    pub(super) fn account(&self) -> Account {
         let part = &self.plan.parts()[0];
         let (counts, collected) = (self.server.counts(), &self.collector.collected[0]);
         Account::of(self.device.memory(), &self.plan, part, counts, collected, 0).expect("mapped memory")

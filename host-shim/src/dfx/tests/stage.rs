@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::offset_of;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,10 +11,14 @@ use std::time::Duration;
 use sluice_core::exec::LaneBoot;
 use sluice_core::gate::Gate;
 use sluice_core::layout::extension::{Extension, LaneActivity, LaneStatus, PoolStatus};
-use sluice_core::layout::{self, ArchId, Instance, Lane, PoolKind, PoolOffsets, Region, Shape, SubsystemId};
+use sluice_core::layout::{
+    self, ArchId, Instance, Lane, PoolKind, PoolOffsets, Region, Shape, SubsystemId, args_dump,
+};
 use sluice_core::mem::testing::{BlockMemory, Poke, block};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, Fault, Memory};
 use sluice_core::mmio::{RegisterMap, TpbId};
+
+use zerocopy::IntoBytes;
 
 use crate::device::heap::Heap;
 use crate::device::{Device, DeviceMap, DeviceRange, Driver};
@@ -23,12 +28,19 @@ use crate::neff::Target;
 const BASE: DevAddr = DevAddr(1 << 32);
 const BOOT_BYTES: u64 = 4096;
 const RAM_BYTES: u64 = 16 << 20;
+/// Of each lane.
+pub(super) const ARENA_BYTES: NonZeroU64 = NonZeroU64::new(1 << 14).expect("not 0");
+
+/// Reads of bytes: from where, and how many.
+type Reads = Vec<(DevAddr, usize)>;
 
 /// Memory of which the next reads of bytes fail, as many as a test says.
 #[derive(Clone)]
 pub(super) struct Shaky {
-    block: BlockMemory,
+    pub(super) block: BlockMemory,
     failures: Arc<AtomicU32>,
+    /// What was read since a test began to look.
+    pub(super) reads: Arc<Mutex<Option<Reads>>>,
 }
 
 impl Memory for Shaky {
@@ -55,6 +67,9 @@ impl CopyMemory for Shaky {
     }
 
     fn read_bytes(&self, from: DevAddr, into: &mut [u8]) -> Result<(), Fault> {
+        if let Some(reads) = &mut *self.reads.lock().expect("no panic") {
+            reads.push((from, into.len()));
+        }
         let one_less = |left: u32| left.checked_sub(1);
         match self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
             Ok(_) => Err(Fault::Transport { at: from }),
@@ -79,7 +94,8 @@ impl Played {
     pub(super) fn new(lanes: u32) -> Arc<Self> {
         let registers = RegisterMap::new(BASE.offset(BOOT_BYTES + RAM_BYTES), 1).expect("one TPB");
         let ram = DeviceRange { base: BASE.offset(BOOT_BYTES), bytes: RAM_BYTES };
-        let memory = Shaky { block: block(BASE, BOOT_BYTES + RAM_BYTES), failures: Arc::default() };
+        let block = block(BASE, BOOT_BYTES + RAM_BYTES);
+        let memory = Shaky { block, failures: Arc::default(), reads: Arc::default() };
         let map = DeviceMap { ram, registers, boot: BASE, lanes };
         Arc::new(Self { memory, map, cycles: AtomicU64::new(0), driver: Driver::nobody() })
     }
@@ -179,7 +195,8 @@ impl Sink for Kept {
 /// Two lanes and three cores of `subsystems`, everything recorded, `buffers` per pool.
 pub(super) fn config(subsystems: &[SubsystemId], buffers: u32) -> DfxConfig {
     let shape = Shape::new(ArchId::A2a3, 2, 3).expect("a shape of the architecture");
-    subsystems.iter().fold(DfxConfig::new(shape), |config, &subsystem| {
+    let blank = DfxConfig { arena_bytes: ARENA_BYTES, ..DfxConfig::new(shape) };
+    subsystems.iter().fold(blank, |config, &subsystem| {
         let suggested = SubsystemConfig::new(subsystem, shape);
         let buffers = crate::dfx::BufferCounts::uniform(buffers);
         config.with(subsystem, SubsystemConfig { buffers, ..suggested })
@@ -277,6 +294,18 @@ impl Hand {
         self.memory.poke_address(self.at.offset(entry as u64 + 8), buffer);
         self.set_word(entry + 16, sequence);
         self.set_word(ring.tail, (tail + 1) % self.region.ready_entries());
+    }
+
+    /// Claims, fills and publishes a buffer of pool `instance` with these records.
+    pub(super) fn fill_with(&self, lane: u32, instance: u32, sequence: u32, records: &[args_dump::Record]) {
+        let buffer = self.claim(instance).expect("a buffer in the queue");
+        self.memory.write_bytes(buffer, records.as_bytes()).expect("mapped memory");
+        self.publish(lane, instance, buffer, sequence, records.len() as u32);
+    }
+
+    /// Address of a word of pool `instance`.
+    pub(super) fn pool_word(&self, instance: u32, offset: usize) -> DevAddr {
+        self.at.offset((self.pool(instance).base + offset) as u64)
     }
 
     /// Claims, fills and publishes a buffer of pool `instance`.

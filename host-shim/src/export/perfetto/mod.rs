@@ -115,7 +115,11 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
                     show_loss(&mut trace, &loss)?;
                 }
             }
-            Segment::Manifest(_) | Segment::ClockPairs(_) | Segment::End(_) | Segment::Unknown(_) => {}
+            Segment::Payload(..)
+            | Segment::Manifest(_)
+            | Segment::ClockPairs(_)
+            | Segment::End(_)
+            | Segment::Unknown(_) => {}
         }
     }
     let written = trace.finish()?;

@@ -7,15 +7,15 @@ use std::collections::HashMap;
 
 use sluice_core::exec::tasks::TaskId;
 use sluice_core::exec::{CoreIndex, SemaphoreWait};
-use sluice_core::fmap::VarId;
 use sluice_core::layout::dep_gen::{MAX_TENSORS, NO_KERNEL};
 use sluice_core::mmio::{Engine, TpbId};
 
 use super::{Expectation, ExpectedRecords, Once, RecordCheck};
 use crate::capture::Pool;
 use crate::capture::chains::{Submitted, chains};
-use crate::neff::{Pattern, Program, RunBlock, Work};
+use crate::neff::{Program, RunBlock, Work};
 use crate::verify::order::runs;
+use crate::verify::parts::parts_of;
 
 /// What has been met of each item.
 pub(super) struct Ledger {
@@ -38,14 +38,16 @@ struct Expected {
 impl Ledger {
     pub(super) fn of(run: &ExpectedRecords) -> Self {
         let (mut items, mut slots) = (HashMap::new(), 0);
-        for (tpb, program) in (0..).zip(&run.programs) {
-            let Ok(tpb) = TpbId::new(tpb) else { continue };
+        let parts = parts_of(&run.programs);
+        for (place, program) in run.programs.iter().enumerate() {
+            let Ok(tpb) = TpbId::new(place as u32) else { continue };
             for engine in Engine::ALL {
                 let core = CoreIndex::of(tpb, engine).get() as u32;
                 for (index, expected) in expected_items(program, tpb, engine).into_iter().enumerate() {
                     slots += 1 + expected.deps.len().saturating_sub(64).div_ceil(582) as u64;
                     let number = items.len() as u64;
-                    items.insert((core, index as u32 + 1), Expected { number, ..expected });
+                    let tensors = parts.get(&(place, engine, index)).map_or(0, Vec::len).min(MAX_TENSORS);
+                    items.insert((core, index as u32 + 1), Expected { number, tensors, ..expected });
                 }
             }
         }
@@ -104,12 +106,10 @@ impl Expectation for Ledger {
 
 fn expected_items(program: &Program, tpb: TpbId, engine: Engine) -> Vec<Expected> {
     let own = &program.engines[engine.index()];
-    let io = program.vars.iter().filter(|var| var.kind.is_io()).count();
     match &own.work {
         Work::Idle => Vec::new(),
         Work::Opaque => {
-            let (deps, tensors) = (Vec::new(), io.min(MAX_TENSORS));
-            vec![Expected { number: 0, deps, kernel: NO_KERNEL, tensors }]
+            vec![Expected { number: 0, deps: Vec::new(), kernel: NO_KERNEL, tensors: 0 }]
         }
         Work::Blocks(blocks) => {
             let of = |(index, run): (usize, &RunBlock)| {
@@ -126,7 +126,7 @@ fn expected_items(program: &Program, tpb: TpbId, engine: Engine) -> Vec<Expected
                     number: 0,
                     deps,
                     kernel: i32::try_from(run.kernel).unwrap_or(NO_KERNEL),
-                    tensors: touched(program, engine, run).min(MAX_TENSORS),
+                    tensors: 0,
                 }
             };
             blocks.iter().enumerate().map(of).collect()
@@ -149,23 +149,6 @@ fn needed(program: &Program, engine: Engine, index: usize, wait: &SemaphoreWait)
         others.count() >= wait.at_least as usize
     };
     signals.iter().copied().filter(|signal| !can_do_without(signal)).collect()
-}
-
-/// How many parts of bound tensors a run touches, each counted once.
-fn touched(program: &Program, engine: Engine, run: &RunBlock) -> usize {
-    let blocks = &program.engines[engine.index()].blocks;
-    let Some(block) = blocks.iter().find(|block| block.id == run.block) else { return 0 };
-    let ends = block
-        .copies
-        .iter()
-        .flat_map(|copy| [(copy.from(), copy.from_pattern()), (copy.to(), copy.to_pattern())]);
-    let mut parts: Vec<(VarId, &Pattern)> = Vec::new();
-    for part in ends.filter(|(var, _)| program.var(*var).kind.is_io()) {
-        if !parts.contains(&part) {
-            parts.push(part);
-        }
-    }
-    parts.len()
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@
 //! | swimlane | `swimlane` | tasks per core, phases per lane, submits |
 //! | scope_stats | `scope_stats` | a tree of scopes per execution and TPB |
 //! | pmu | `pmu` | what the counters of each core read, task by task |
+//! | args_dump | `args_dump` | every argument of each item of each execution, and the bytes of its tensor |
 //! | dep_gen | `dep_gen` | what each item of each execution waits for |
 //!
 //! A subsystem is a module here and a line in `expectation`. What is recorded of one that has none goes unchecked.
 
+mod args_dump;
 mod dep_gen;
 mod pmu;
 mod scope_stats;
@@ -20,7 +22,7 @@ use sluice_core::layout::{ArchId, SubsystemId};
 
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::segment::Segment;
-use crate::capture::{Kind, Pool, Reader};
+use crate::capture::{Kind, PayloadHeader, Pool, Reader};
 use crate::neff::Program;
 
 /// Most findings listed.
@@ -70,6 +72,8 @@ pub struct ExpectedRecords {
     pub event_group: u32,
     /// The programs, in the order of the TPBs that run them.
     pub programs: Vec<Program>,
+    /// What the contents of tensors follow from; bytes are compared only if that is known.
+    pub seed: Option<u64>,
 }
 
 /// How a capture compares.
@@ -107,6 +111,9 @@ trait Expectation {
     /// Meets the records of one buffer.
     fn meet(&mut self, pool: Pool, records: &[u8], check: &mut RecordCheck);
 
+    /// Meets bytes of a payload, which come before the record that they belong to.
+    fn meet_payload(&mut self, _payload: &PayloadHeader, _bytes: &[u8], _check: &mut RecordCheck) {}
+
     /// All buffers have been met.
     fn close(&self, check: &mut RecordCheck);
 }
@@ -117,8 +124,8 @@ fn expectation(subsystem: SubsystemId, run: &ExpectedRecords, arch: ArchId) -> O
         SubsystemId::Swimlane => Some(Box::new(swimlane::Ledger::of(run))),
         SubsystemId::Pmu => Some(Box::new(pmu::Ledger::of(run, arch))),
         SubsystemId::ScopeStats => Some(Box::new(scope_stats::Ledger::of(run))),
+        SubsystemId::ArgsDump => Some(Box::new(args_dump::Ledger::of(run))),
         SubsystemId::DepGen => Some(Box::new(dep_gen::Ledger::of(run))),
-        _ => None,
     }
 }
 
@@ -145,11 +152,22 @@ impl ExpectedRecords {
         let mut check = RecordCheck { expected, ..RecordCheck::default() };
         let mut seen = Seen::default();
         reader.rewind()?;
-        while let Some(segment) = reader.read_of(|kind| kind == Kind::BUFFER)? {
-            let Segment::Buffer(buffer, records) = segment else { continue };
-            let pool = buffer.pool();
+        while let Some(segment) = reader.read_of(|kind| kind == Kind::BUFFER || kind == Kind::PAYLOAD)? {
+            let pool = match &segment {
+                Segment::Buffer(buffer, _) => buffer.pool(),
+                Segment::Payload(payload, _) => payload.pool(),
+                _ => continue,
+            };
             let of_pool = expectations.iter_mut().find(|(of, _)| pool.subsystem == (*of).into());
             let Some((_, expectation)) = of_pool else { continue };
+            let (buffer, records) = match segment {
+                Segment::Buffer(buffer, records) => (buffer, records),
+                Segment::Payload(payload, bytes) => {
+                    expectation.meet_payload(&payload, bytes, &mut check);
+                    continue;
+                }
+                _ => continue,
+            };
             if seen.admit(pool, buffer.buffer_seq) != Verdict::Duplicate {
                 check.found += u64::from(buffer.records);
                 expectation.meet(pool, records, &mut check);
@@ -180,6 +198,11 @@ impl Once {
             self.met[word] |= bit;
         }
         first
+    }
+
+    /// Whether `number` has been met.
+    fn has(&self, number: u64) -> bool {
+        number < self.count && self.met[(number / 64) as usize] & (1 << (number % 64)) != 0
     }
 
     fn missing(&self) -> u64 {

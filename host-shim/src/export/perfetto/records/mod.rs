@@ -61,7 +61,7 @@ impl<'a> Records<'a> {
             Some(SubsystemId::Pmu) => self.pmu(trace, pool, records),
             Some(SubsystemId::ScopeStats) => self.scopes(trace, records),
             // They have no time of their own: they stand at the tasks that they are about.
-            Some(SubsystemId::DepGen) => Ok(true),
+            Some(SubsystemId::DepGen | SubsystemId::ArgsDump) => Ok(true),
             _ => Ok(false),
         }
     }

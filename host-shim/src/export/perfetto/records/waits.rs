@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek};
 use sluice_core::exec::tasks::TaskId;
 
 use crate::capture::chains::chains;
-use crate::capture::reader::Segment;
+use crate::capture::segment::Segment;
 use crate::capture::{Kind, Manifest, Reader, Subsystem};
 
 /// Most tasks that are named of those that an item waits for.

@@ -1,0 +1,109 @@
+//! A lane's part of the arguments: what items of its cores take, before they are dispatched, and what they give, once they
+//! have finished and before anybody who waits for them knows.
+//!
+//! The region's header says how much to record until the host says otherwise. A header without its magic number is none, and
+//! nothing is recorded. An execution that names no task table is not recorded.
+
+use sluice_core::exec::tasks::TaskId;
+use sluice_core::exec::{CoreIndex, LaneIndex};
+use sluice_core::layout::args_dump::{Level, MAGIC, Stage, header_words};
+use sluice_core::layout::extension::AnswerCode;
+use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::mem::{DevAddr, DeviceMemory, Word};
+use sluice_core::producer::args_dump::{ArgsDumpRecorder, Argument};
+use sluice_core::producer::{AttachError, Attachment, ControlWords};
+
+use super::event::{Finish, ItemAt, Recording, Stamps};
+use super::parking::Parking;
+use super::run::Run;
+use super::tasks;
+use crate::platform::{Context, Platform};
+
+/// What one lane records. What is lost is counted by cause in its pool.
+pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
+    records: ArgsDumpRecorder<M>,
+    control: Option<ControlWords<M>>,
+}
+
+impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
+    /// The recorder of `lane`, if the run has arguments and they can be reached.
+    pub(super) fn attach<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+    ) -> Option<Self> {
+        let region = run.recorders.region(SubsystemId::ArgsDump)?;
+        Self::open(cx, lane, run, region).ok()
+    }
+
+    fn open<P: Platform<Memory = M>>(
+        cx: &Context<P>,
+        lane: LaneIndex,
+        run: &Run<'_>,
+        region: DevAddr,
+    ) -> Result<Self, AttachError> {
+        let (words, memory) = (header_words(cx.arch()), cx.memory());
+        let read = |offset: usize| memory.word(region.offset(offset as u64)).map(|word| word.load_acquire());
+        if read(words.magic)? != MAGIC {
+            return Err(AttachError::Refused(AnswerCode::BAD_LAYOUT));
+        }
+        let level = Level(read(words.dump_args_level)?);
+        let extension = run.recorders.extension;
+        let attachment = Attachment::open(memory, SubsystemId::ArgsDump, region, extension, run.shape)?;
+        let lane = Lane(lane.get());
+        let records = ArgsDumpRecorder::attach(memory, cx.map().ram, &attachment, lane, level)?;
+        let control = attachment.control(memory, lane)?;
+        Ok(Self { records, control })
+    }
+
+    fn arguments<P: Platform<Memory = M>>(
+        &mut self,
+        core: CoreIndex,
+        at: &ItemAt,
+        stage: Stage,
+        env: &mut Parking<'_, P>,
+    ) {
+        let Some(table) = tasks::table(env.context(), core.tpb()) else { return };
+        let Some(place) = table.place_of(core.engine(), at.instruction) else { return };
+        let Some(item) = table.item(place) else { return };
+        let task = TaskId::new(core, place.ordinal, at.execution).0;
+        for index in 0..item.args {
+            let Some(arg) = table.arg(&item, index) else { return };
+            let binding = table.binding(&arg);
+            let argument = Argument { task, item: &item, index, arg: &arg, binding };
+            let _ = self.records.argument(&argument, stage, env);
+        }
+    }
+}
+
+impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Recorder<P::Memory, CORES> {
+    fn stamps(&self) -> Stamps {
+        Stamps::default()
+    }
+
+    fn published(&self) -> u32 {
+        self.records.lane().ready_tail()
+    }
+
+    #[inline]
+    fn follow(&mut self) -> bool {
+        if let Some(control) = self.control.as_ref().and_then(ControlWords::poll) {
+            self.records.set_level(Level(control.level));
+        }
+        false
+    }
+
+    fn dispatching(&mut self, core: CoreIndex, at: &ItemAt, env: &mut Parking<'_, P>) {
+        self.arguments(core, at, Stage::BEFORE_DISPATCH, env);
+    }
+
+    fn finished(&mut self, finish: &Finish, env: &mut Parking<'_, P>) {
+        if let Some(at) = &finish.item {
+            self.arguments(finish.core, at, Stage::AFTER_COMPLETION, env);
+        }
+    }
+
+    fn flush(&mut self, env: &mut Parking<'_, P>) {
+        self.records.flush(env);
+    }
+}
