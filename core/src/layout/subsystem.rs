@@ -4,6 +4,8 @@ use bitflags::bitflags;
 use core::fmt;
 use core::str::FromStr;
 
+use super::{args_dump, swimlane};
+
 /// A subsystem. The order is that of the extension block and of every report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -43,6 +45,33 @@ impl SubsystemId {
             Self::ArgsDump => "args_dump",
             Self::ScopeStats => "scope_stats",
         }
+    }
+
+    /// Name of one of its levels; the levels of a subsystem are numbered from 0, which is off.
+    #[must_use]
+    pub const fn level_name(self, level: u32) -> Option<&'static str> {
+        match (self, level) {
+            (Self::Swimlane, _) => swimlane::Level(level).name(),
+            (Self::ArgsDump, _) => args_dump::Level(level).name(),
+            (_, 0) => Some("off"),
+            (_, 1) => Some("on"),
+            _ => None,
+        }
+    }
+
+    /// The level that records most.
+    #[must_use]
+    pub const fn full_level(self) -> u32 {
+        match self {
+            Self::Swimlane => swimlane::Level::FULL.0,
+            Self::ArgsDump => args_dump::Level::FULL.0,
+            Self::Pmu | Self::DepGen | Self::ScopeStats => 1,
+        }
+    }
+
+    /// Its levels by name.
+    pub fn levels(self) -> impl Iterator<Item = (&'static str, u32)> {
+        (0..).map_while(move |level| Some((self.level_name(level)?, level)))
     }
 
     /// Whether it tells of what items are, so that executions have to name their task table.
@@ -139,5 +168,16 @@ mod tests {
         assert_eq!(all.bits(), 31);
         assert_eq!(EnableMask::from_bits_retain(0x102).bits(), 0x102);
         assert!(EnableMask::from_bits_retain(0x102).contains(EnableMask::SWIMLANE));
+    }
+
+    #[test]
+    fn levels_have_names_from_off_on() {
+        for subsystem in SubsystemId::ALL {
+            assert_eq!(subsystem.levels().next(), Some(("off", 0)));
+            assert!(subsystem.level_name(subsystem.full_level()).is_some());
+            assert_eq!(subsystem.level_name(5), None);
+        }
+        assert!(SubsystemId::ArgsDump.levels().eq([("off", 0), ("partial", 1), ("full", 2), ("hybrid", 3)]));
+        assert!(SubsystemId::Pmu.levels().eq([("off", 0), ("on", 1)]));
     }
 }

@@ -4,9 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use sluice_core::layout::extension::LINE_BYTES;
-use sluice_core::layout::{
-    self, EnableMask, PoolKind, SUBSYSTEMS, Shape, SubsystemId, args_dump, pmu, swimlane,
-};
+use sluice_core::layout::{self, EnableMask, PoolKind, SUBSYSTEMS, Shape, SubsystemId, args_dump, pmu};
 
 use super::keeper::GateScope;
 
@@ -71,10 +69,8 @@ impl SubsystemConfig {
     /// Everything recorded, with the buffers that the wire contract suggests.
     pub fn new(subsystem: SubsystemId, shape: Shape) -> Self {
         let level = match subsystem {
-            SubsystemId::Swimlane => swimlane::Level::FULL.0,
             SubsystemId::Pmu => pmu::DEFAULT_EVENT_TYPE,
-            SubsystemId::ArgsDump => args_dump::Level::FULL.0,
-            SubsystemId::DepGen | SubsystemId::ScopeStats => 1,
+            _ => subsystem.full_level(),
         };
         Self { level, buffers: BufferCounts::suggested(subsystem, shape) }
     }

@@ -15,6 +15,7 @@ use sluice_core::fmap::VarId;
 use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{Engine, Half, QueueId, TpbId, TpbRegisters};
 
+use super::choice::ArgChoice;
 use super::contract::{Bindings, Contract};
 use super::error::LoadError;
 use super::place::{IoPointer, Places};
@@ -29,10 +30,10 @@ use crate::neff::{CarveOut, DmaOp, Program, QueueKind, Tables, Target};
 
 /// How a load treats what the container leaves open.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ImageOptions {
+pub(super) struct ImageOptions<'a> {
     pub(super) device_target: Target,
     pub(super) ring_cache: usize,
-    pub(super) task_table: bool,
+    pub(super) task_table: Option<&'a ArgChoice>,
 }
 
 /// A program in device memory.
@@ -69,7 +70,7 @@ impl TpbImage {
         sink: &impl Sink,
         heap: &Heap,
         shared: Option<&DeviceBlock>,
-        options: ImageOptions,
+        options: ImageOptions<'_>,
     ) -> Result<Self, LoadError> {
         check_target(program, options.device_target)?;
         program.check().map_err(|fault| LoadError::Program { program: program.name.clone(), fault })?;
@@ -96,8 +97,8 @@ impl TpbImage {
             entries[engine.engine.index()] = block.at();
             code.push(block);
         }
-        let describe = || Tasks::load(program, &contract, entries, sink, heap);
-        let tasks = options.task_table.then(describe).transpose()?;
+        let describe = |choice| Tasks::load(program, &contract, choice, entries, sink, heap);
+        let tasks = options.task_table.map(describe).transpose()?;
         Ok(Self {
             registers,
             tasks,

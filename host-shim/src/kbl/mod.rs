@@ -16,7 +16,7 @@
 //! | `tensor`, `set` | the caller's bytes, and names for them |
 //! | `contract` | what a program wants bound, and the join |
 //! | `place`, `template`, `ring`, `image`, `model` | a program in device memory: variables, descriptors, rings, one TPB, all TPBs |
-//! | `tasks` | what the device is told of items, for recorders |
+//! | `tasks`, `choice` | what the device is told of items, for recorders |
 //! | `plan`, `sink` | the same without a device, for whoever wants to know |
 //! | `registry` | models by handle, counted references, removal |
 //! | `build` | rings and swap list for one pair of sets; `lru` keeps both |
@@ -54,6 +54,7 @@
 
 mod batch;
 mod build;
+mod choice;
 mod collective;
 mod contract;
 mod error;
@@ -98,6 +99,7 @@ pub use sluice_core::mmio::{Engine, TpbId};
 
 pub use crate::device::process::Forked;
 pub use build::{Bound, BuildError, Built, PatchedSlot};
+pub use choice::ArgChoice;
 pub use collective::{CollectiveError, CollectiveModel, Collectives, Context, LoopBack};
 pub use contract::{Found, Offender};
 pub use error::LoadError;

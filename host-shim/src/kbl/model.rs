@@ -11,6 +11,7 @@ use sluice_core::mmio::{TpbId, TpbRegisters};
 
 use super::batch::PROLOGUE_PAIRS;
 use super::build::{BuildData, BuildKey};
+use super::choice::ArgChoice;
 use super::collective::{self, CollectiveModel, Collectives};
 use super::error::LoadError;
 use super::image::{ImageOptions, TpbImage};
@@ -23,7 +24,7 @@ use crate::neff::{Neff, Program};
 use crate::sync::{Mutex, MutexGuard};
 
 /// How a model is loaded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// The TPB that runs the first subgraph. The others run on those behind it, in their order.
     pub first_tpb: TpbId,
@@ -33,9 +34,9 @@ pub struct LoadOptions {
     pub ring_cache: usize,
     /// Whole builds kept, one per pair of sets; any number, and 0 for none.
     pub build_cache: usize,
-    /// Whether executions tell the device what their items are, as recorders of dependencies and arguments need it: one pair
-    /// more in the exec ring.
-    pub task_table: bool,
+    /// Whether executions tell the device what their items are, as recorders of dependencies and arguments need it, and which
+    /// arguments are chosen: one pair more in the exec ring.
+    pub task_table: Option<ArgChoice>,
 }
 
 impl Default for LoadOptions {
@@ -45,7 +46,7 @@ impl Default for LoadOptions {
             timeout: Duration::from_secs(30),
             ring_cache: 8,
             build_cache: 8,
-            task_table: false,
+            task_table: None,
         }
     }
 }
@@ -190,7 +191,7 @@ impl Model {
         let image_options = ImageOptions {
             device_target: device.target(),
             ring_cache: options.ring_cache,
-            task_table: options.task_table,
+            task_table: options.task_table.as_ref(),
         };
         let load = |program: &Program, at: (TpbId, TpbRegisters)| {
             let image = TpbImage::load(program, at, device, heap, shared.as_ref(), image_options)?;

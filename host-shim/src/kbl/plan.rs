@@ -154,7 +154,7 @@ pub fn plan(neff: &Neff) -> Result<Plan, LoadError> {
     let empty = heap.usage();
     let at = registers(neff)?;
     let shared = place::shared_scratchpad(&neff.programs, &heap)?;
-    let options = ImageOptions { device_target: Target::Any, ring_cache: 0, task_table: false };
+    let options = ImageOptions { device_target: Target::Any, ring_cache: 0, task_table: None };
     let images = neff.programs.iter().zip(at).map(|(program, at)| {
         Ok((at.0, program, TpbImage::load(program, at, &Paper, &heap, shared.as_ref(), options)?))
     });

@@ -15,7 +15,8 @@
 //! For each copy of its block the part of an input or output that is read, then the part that is written. A part that is
 //! listed already is not listed again; one that is both read and written is an `inout`. Elements are those of the tensor
 //! where the part is made of whole elements, bytes else. A part of more than five dimensions is listed without any.
-//! Of an opaque program it is not known what it touches: it is said to take all inputs and give all outputs.
+//! Of an opaque program it is not known what it touches: it is said to take all inputs and give all outputs. Those that the
+//! caller chose are marked.
 
 use std::collections::{HashMap, HashSet};
 
@@ -29,6 +30,7 @@ use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{Engine, SemaphoreId};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::choice::ArgChoice;
 use super::contract::{Bindings, Contract};
 use super::error::LoadError;
 use super::ring::BuildFault;
@@ -44,15 +46,16 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// Describes `program`, whose engines' programs begin at `entries`.
+    /// Describes `program`, whose engines' programs begin at `entries` and of whose arguments `choice` is marked.
     pub(super) fn load(
         program: &Program,
         contract: &Contract,
+        choice: &ArgChoice,
         entries: [DevAddr; Engine::COUNT],
         sink: &impl Sink,
         heap: &Heap,
     ) -> Result<Self, LoadError> {
-        let described = Described::of(program, contract)?;
+        let described = Described::of(program, contract, choice)?;
         let tensors = contract.entries().count() as u32;
         let parts = TableParts {
             programs: entries,
@@ -97,7 +100,7 @@ struct Described {
 }
 
 impl Described {
-    fn of(program: &Program, contract: &Contract) -> Result<Self, LoadError> {
+    fn of(program: &Program, contract: &Contract, choice: &ArgChoice) -> Result<Self, LoadError> {
         let mut described = Self::default();
         let signals = Signals::of(program);
         for engine in &program.engines {
@@ -107,14 +110,14 @@ impl Described {
                 Work::Idle => {}
                 Work::Opaque => {
                     let args = whole_tensors(program, contract);
-                    described.push(engine.engine, NO_KERNEL, &[], args)?;
+                    described.push(engine.engine, NO_KERNEL, &[], args, choice)?;
                 }
                 Work::Blocks(runs) => {
                     for (index, run) in runs.iter().enumerate() {
                         let deps = signals.deps(engine, runs, index);
                         let args = blocks.get(&run.block).map(|block| block_args(program, contract, block));
                         let kernel = i32::try_from(run.kernel).unwrap_or(NO_KERNEL);
-                        described.push(engine.engine, kernel, &deps, args.unwrap_or_default())?;
+                        described.push(engine.engine, kernel, &deps, args.unwrap_or_default(), choice)?;
                     }
                 }
             }
@@ -127,7 +130,8 @@ impl Described {
         engine: Engine,
         kernel: i32,
         deps: &[ItemPlace],
-        args: Vec<Arg>,
+        args: Vec<Touched<'_>>,
+        choice: &ArgChoice,
     ) -> Result<(), LoadError> {
         let items = &mut self.items[engine.index()];
         let (all_deps, all_args) = (self.deps.len() + deps.len(), self.args.len() + args.len());
@@ -138,7 +142,7 @@ impl Described {
         let mut kernels = [NO_KERNEL; 3];
         kernels[kernel_slot(engine)] = kernel;
         items.push(Item {
-            chosen: u64::MAX,
+            chosen: choice.mask(args.iter().map(|touched| (touched.arg.role, touched.name, touched.bytes))),
             kernels,
             blocks: 1,
             first_dep: self.deps.len() as u32,
@@ -147,7 +151,7 @@ impl Described {
             args: args.len() as u32,
         });
         self.deps.extend(deps.iter().map(|dep| dep.packed()));
-        self.args.extend(args);
+        self.args.extend(args.into_iter().map(|touched| touched.arg));
         Ok(())
     }
 }
@@ -203,9 +207,17 @@ impl Signals {
     }
 }
 
+/// An argument with the name of its tensor and its length.
+#[derive(Clone, Copy, Debug)]
+struct Touched<'a> {
+    arg: Arg,
+    name: &'a str,
+    bytes: u64,
+}
+
 /// What a block touches of bound tensors.
-fn block_args(program: &Program, contract: &Contract, block: &DmaBlock) -> Vec<Arg> {
-    let mut args: Vec<Arg> = Vec::new();
+fn block_args<'a>(program: &'a Program, contract: &Contract, block: &DmaBlock) -> Vec<Touched<'a>> {
+    let mut args: Vec<Touched<'a>> = Vec::new();
     let mut known: HashMap<(VarId, &Pattern), usize> = HashMap::new();
     for copy in &block.copies {
         let ends =
@@ -214,11 +226,13 @@ fn block_args(program: &Program, contract: &Contract, block: &DmaBlock) -> Vec<A
             let Some(tensor) = contract.order_of(var) else { continue };
             let place = *known.entry((var, pattern)).or_insert(args.len());
             match args.get_mut(place) {
-                Some(arg) if arg.role != role => arg.role = Role::INOUT,
+                Some(Touched { arg, .. }) if arg.role != role => arg.role = Role::INOUT,
                 Some(_) => {}
                 None => {
-                    let element = program.var(var).dtype.as_deref().and_then(ElementType::named);
-                    args.push(view(tensor, role, element, pattern.offset_bytes(), pattern.dims()));
+                    let var = program.var(var);
+                    let element = var.dtype.as_deref().and_then(ElementType::named);
+                    let arg = view(tensor, role, element, pattern.offset_bytes(), pattern.dims());
+                    args.push(Touched { arg, name: &var.name, bytes: pattern.len_bytes() });
                 }
             }
         }
@@ -227,13 +241,14 @@ fn block_args(program: &Program, contract: &Contract, block: &DmaBlock) -> Vec<A
 }
 
 /// All inputs and outputs, as they are.
-fn whole_tensors(program: &Program, contract: &Contract) -> Vec<Arg> {
+fn whole_tensors<'a>(program: &'a Program, contract: &Contract) -> Vec<Touched<'a>> {
     let io = program.vars.iter().filter(|var| var.kind.is_io());
-    let arg = |var: &crate::neff::Var| {
+    let arg = |var: &'a crate::neff::Var| {
         let role = if var.kind == VarKind::Input { Role::INPUT } else { Role::OUTPUT };
         let element = var.dtype.as_deref().and_then(ElementType::named);
         let dims = [Dim { size: var.size_bytes, step_bytes: 1 }];
-        Some(view(contract.order_of(var.id)?, role, element, 0, &dims))
+        let arg = view(contract.order_of(var.id)?, role, element, 0, &dims);
+        Some(Touched { arg, name: &var.name, bytes: var.size_bytes })
     };
     io.filter_map(arg).collect()
 }
@@ -294,7 +309,8 @@ mod tests {
     use crate::neff::{Neff, ReadOptions, pack};
 
     fn described(program: &Program) -> Described {
-        Described::of(program, &Contract::of(program).unwrap()).unwrap()
+        let choice = ArgChoice::NONE.with_role(Role::OUTPUT);
+        Described::of(program, &Contract::of(program).unwrap(), &choice).unwrap()
     }
 
     /// What each item waits for, as engine and place.
@@ -393,5 +409,7 @@ mod tests {
             [part(1, Role::INOUT, "uint8", 0, &[(16, 1)]), part(0, Role::INPUT, "float32", 0, &[(4, 1)]),]
         );
         assert_eq!(args(Engine::Sp, 0), [part(1, Role::OUTPUT, "uint8", 0, &[])], "too many dimensions");
+        let chosen = |engine: Engine| described.items[engine.index()].iter().map(|item| item.chosen);
+        assert_eq!(chosen(Engine::Pool).chain(chosen(Engine::Sp)).collect::<Vec<_>>(), [0b10, 0, 1]);
     }
 }

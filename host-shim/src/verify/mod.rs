@@ -21,4 +21,4 @@ pub mod records;
 pub use content::Content;
 pub use follow::{MAX_COPIED_BYTES, MAX_FOLLOWED_BYTES, Unverifiable};
 pub use origin::{Difference, Origins, Tensor, Unordered};
-pub use records::{ExpectedRecords, RecordCheck};
+pub use records::{ExpectedRecords, Extent, RecordCheck};

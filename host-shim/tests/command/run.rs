@@ -5,14 +5,24 @@ use std::path::Path;
 use serde_json::json;
 use sluice_core::exec::CoreIndex;
 use sluice_core::layout::pmu::DEFAULT_EVENT_TYPE;
+use sluice_core::layout::{SubsystemId, args_dump};
 use sluice_core::mmio::TpbId;
 use sluice_host::capture::Reader;
 use sluice_host::dfx::RECORDED;
+use sluice_host::kbl::ArgChoice;
 use sluice_host::neff::{Neff, ReadOptions, RunBlock, Work, models, pack};
-use sluice_host::verify::ExpectedRecords;
 use sluice_host::verify::records::{ExpectedCore, ExpectedItem};
+use sluice_host::verify::{ExpectedRecords, Extent};
 
 use crate::{Folder, check, code, sluice, text};
+
+/// What is recorded unless told otherwise.
+fn by_default(subsystem: SubsystemId) -> Extent {
+    match subsystem {
+        SubsystemId::ArgsDump => Extent { subsystem, level: args_dump::Level::HYBRID.0 },
+        _ => Extent::full(subsystem),
+    }
+}
 
 /// The records that a model has to give, from its container alone.
 fn expected(neff: &Neff, lanes: u32, executions: u64) -> ExpectedRecords {
@@ -35,12 +45,13 @@ fn expected(neff: &Neff, lanes: u32, executions: u64) -> ExpectedRecords {
         }
     }
     ExpectedRecords {
-        subsystems: RECORDED.to_vec(),
+        subsystems: RECORDED.iter().copied().map(by_default).collect(),
         cores,
         tpbs: neff.programs.len() as u32,
         executions,
         event_group: DEFAULT_EVENT_TYPE,
         programs: neff.programs.clone(),
+        choice: ArgChoice::up_to(4096),
         seed: Some(1),
     }
 }
@@ -289,6 +300,13 @@ fn refusals_come_before_the_run_and_say_why() {
             .contains("this build has no device `qemu-aarch64`, only `sim`")
     );
     assert!(refused(&["--dfx", "lanes"]).contains("`lanes`: unknown subsystem"));
+    let levels = refused(&["--level", "args_dump=most"]);
+    assert!(
+        levels.contains("args_dump has no level `most`, known are off, partial, full, hybrid"),
+        "{levels}"
+    );
+    let tensors = refused(&["--dump", "output,own2", "--out", folder.out()]);
+    assert!(tensors.contains("the model has no tensor `own2`, it has a, b, own0, mix, own1"), "{tensors}");
     let missing = refused(&["--model", "absent.neff", "--out", folder.out()]);
     assert!(missing.contains("absent.neff"), "{missing}");
     for lanes in ["0", "5", "99"] {

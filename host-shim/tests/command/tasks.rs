@@ -1,9 +1,10 @@
 //! Records of what items are: what they wait for, what they take and give.
 
 use sluice_core::layout::SubsystemId;
-use sluice_host::capture::Reader;
+use sluice_host::capture::segment::Segment;
+use sluice_host::capture::{Kind, Reader};
 use sluice_host::neff::{Neff, ReadOptions, models, pack};
-use sluice_host::verify::ExpectedRecords;
+use sluice_host::verify::{ExpectedRecords, Extent};
 
 use crate::{Folder, check, code, sluice, text};
 
@@ -16,11 +17,12 @@ fn run_and_compare(test: &str, subsystem: SubsystemId, spec: &str, executions: u
     std::fs::write(&model, container).unwrap();
     let times = executions.to_string();
     let args = ["run", "--model", model.to_str().unwrap(), "--executions", &times, "--out", folder.out()];
-    let output = sluice(&[&args[..], &["--dfx", subsystem.name()], more].concat());
+    let output =
+        sluice(&[&args[..], &["--dfx", subsystem.name(), "--level", "args_dump=full"], more].concat());
     assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
 
     let expected = ExpectedRecords {
-        subsystems: vec![subsystem],
+        subsystems: vec![Extent::full(subsystem)],
         tpbs: neff.programs.len() as u32,
         executions,
         programs: neff.programs,
@@ -42,6 +44,43 @@ fn run_and_compare(test: &str, subsystem: SubsystemId, spec: &str, executions: u
     }
     assert_eq!(report["verified"]["records"], compared.expected);
     assert_eq!(check(&capture).1, 0);
+}
+
+/// Figures of a run of the built-in model that records so: args_dump's and swimlane's records, and bytes of arguments.
+fn recorded(test: &str, more: &[&str]) -> (u64, u64, u64) {
+    let folder = Folder::new(test);
+    let args = ["run", "--executions", "4", "--out", folder.out(), "--dfx", "args_dump,swimlane"];
+    let output = sluice(&[&args[..], more].concat());
+    assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+    let report = folder.report();
+    let produced = |subsystem: &str| report["dfx"][subsystem]["produced"].as_u64().unwrap_or(0);
+    assert_eq!(report["verified"]["records"], produced("args_dump") + produced("swimlane"));
+    let mut reader = Reader::open(&folder.path("capture.slc")).unwrap();
+    let mut bytes = 0;
+    while let Some(segment) = reader.read_of(|kind| kind == Kind::PAYLOAD).unwrap() {
+        if let Segment::Payload(_, piece) = segment {
+            bytes += piece.len() as u64;
+        }
+    }
+    (produced("args_dump"), produced("swimlane"), bytes)
+}
+
+#[test]
+fn levels_and_choices_say_what_is_recorded() {
+    // Per execution 15 arguments, 10 items, 2 submits.
+    let per_execution = |what: &str, more: &[&str]| {
+        let (args, swimlane, bytes) = recorded(&format!("level-{what}"), more);
+        (args / 4, swimlane / 4, bytes / 4)
+    };
+    let small = 4096 + 2 * 1024;
+    assert_eq!(per_execution("default", &[]), (15, 42, small));
+    assert_eq!(per_execution("partial", &["--level", "args_dump=partial,swimlane=sched"]), (3, 40, small));
+    let by_name = ["--level", "args_dump=partial,swimlane=task", "--dump", "mix"];
+    assert_eq!(per_execution("name", &by_name), (2, 20, 2 * 16384));
+    let by_role = ["--level", "swimlane=core", "--dump", "input"];
+    assert_eq!(per_execution("role", &by_role), (15, 10, 32768 + 65536 + 2 * 131_072 + 1024 + 15360));
+    assert_eq!(per_execution("none", &["--dump", "none"]), (15, 42, 0));
+    assert_eq!(per_execution("off", &["--level", "args_dump=off", "--arch", "a5"]), (0, 42, 0));
 }
 
 /// An item that waits for 300 others, and those for each other.

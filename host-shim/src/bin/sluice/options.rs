@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sluice_core::exec::BootShape;
-use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId};
+use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId, args_dump};
 use sluice_host::dfx::keeper::GateScope;
 use sluice_host::dfx::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
+use sluice_host::kbl::ArgChoice;
 use sluice_host::report::Artefacts;
+use sluice_host::verify::Extent;
 
 /// Where a run takes place and how it is recorded.
 #[derive(Clone, Debug, clap::Args)]
@@ -26,6 +28,13 @@ pub(crate) struct Recording {
     /// Subsystems that record: all, or a list with commas; none with an empty one
     #[arg(long, default_value = "all", value_name = "LIST")]
     pub(crate) dfx: Subsystems,
+    /// How much subsystems record, such as args_dump=full,swimlane=task; args_dump=hybrid unless told otherwise
+    #[arg(long, value_name = "SUBSYSTEM=LEVEL,...", default_value = "")]
+    pub(crate) level: Levels,
+    /// Arguments that args_dump=hybrid records with their bytes, and args_dump=partial at all: a list of roles (input, output,
+    /// inout), of names of tensors and of sizes such as <=4096; all or none
+    #[arg(long, value_name = "LIST", default_value = "<=4096")]
+    pub(crate) dump: Choice,
     /// Buffers per pool: one number for every pool, or a list of kinds of pool and of subsystems such as aicpu_task=4,pmu=2
     #[arg(long, value_name = "N|POOL=N,...")]
     pub(crate) buffers: Option<Buffers>,
@@ -73,15 +82,26 @@ impl Recording {
         let blank = DfxConfig::new(shape);
         let arena_bytes = self.arena.unwrap_or(blank.arena_bytes);
         let run = DfxConfig { scope, run_id, collectors: self.collectors, arena_bytes, ..blank };
-        let config = self.dfx.0.iter().fold(run, |run, &subsystem| {
-            let suggested = SubsystemConfig::new(subsystem, shape);
+        let config = self.extents().into_iter().fold(run, |run, Extent { subsystem, level }| {
+            let mut suggested = SubsystemConfig::new(subsystem, shape);
+            // What the header of that one says is which events are counted.
+            if subsystem != SubsystemId::Pmu {
+                suggested.level = level;
+            }
             let buffers = match &self.buffers {
                 Some(buffers) => buffers.counts(subsystem, suggested.buffers),
                 None => suggested.buffers,
             };
             run.with(subsystem, SubsystemConfig { buffers, ..suggested })
         });
-        Ok((!self.dfx.0.is_empty()).then_some(config))
+        let records = !config.enable_mask().is_empty();
+        Ok(records.then_some(config))
+    }
+
+    /// Who records how much.
+    pub(crate) fn extents(&self) -> Vec<Extent> {
+        let extent = |&subsystem: &SubsystemId| Extent { subsystem, level: self.level.of(subsystem) };
+        self.dfx.0.iter().map(extent).filter(|extent| extent.level > 0).collect()
     }
 }
 
@@ -146,6 +166,72 @@ impl FromStr for Subsystems {
         named.sort();
         named.dedup();
         Ok(Self(named))
+    }
+}
+
+/// Levels of some subsystems.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Levels(Vec<(SubsystemId, u32)>);
+
+impl Levels {
+    /// The last one named counts. Of arguments not all bytes are recorded unless asked for: they are far more than all else.
+    fn of(&self, subsystem: SubsystemId) -> u32 {
+        let named = self.0.iter().rev().find(|(of, _)| *of == subsystem).map(|&(_, level)| level);
+        named.unwrap_or(match subsystem {
+            SubsystemId::ArgsDump => args_dump::Level::HYBRID.0,
+            _ => subsystem.full_level(),
+        })
+    }
+}
+
+impl FromStr for Levels {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let level = |part: &str| {
+            let (name, level) =
+                part.split_once('=').ok_or_else(|| format!("`{part}` is not of the form SUBSYSTEM=LEVEL"))?;
+            let subsystem: SubsystemId = name.parse().map_err(|error| format!("`{name}`: {error}"))?;
+            let known = subsystem.levels().find(|(known, _)| *known == level);
+            let (_, level) = known.ok_or_else(|| {
+                let known: Vec<_> = subsystem.levels().map(|(name, _)| name).collect();
+                format!("{subsystem} has no level `{level}`, known are {}", known.join(", "))
+            })?;
+            Ok((subsystem, level))
+        };
+        parts.map(level).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Which arguments are chosen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Choice(pub(crate) ArgChoice);
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut max_bytes: Option<u64> = None;
+        let mut choice = ArgChoice::NONE;
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let role = args_dump::Role::KNOWN.iter().find(|role| role.name() == Some(part));
+            choice = match (role, part.strip_prefix("<=")) {
+                (Some(&role), _) => choice.with_role(role),
+                (None, Some(bytes)) => {
+                    let bytes = bytes.parse().map_err(|_| format!("need a number of bytes, got `{part}`"))?;
+                    max_bytes = max_bytes.max(Some(bytes));
+                    choice
+                }
+                (None, None) if part == "all" => {
+                    max_bytes = Some(u64::MAX);
+                    choice
+                }
+                (None, None) if part == "none" => choice,
+                (None, None) => choice.with_tensor(part),
+            };
+        }
+        Ok(Self(max_bytes.map_or(choice.clone(), |bytes| choice.and_up_to(bytes))))
     }
 }
 
@@ -299,5 +385,35 @@ mod tests {
             }
         }
         assert!("lanes".parse::<Subsystems>().unwrap_err().starts_with("`lanes`: unknown subsystem"));
+    }
+
+    #[test]
+    fn levels_have_the_names_of_the_layouts() {
+        let levels = |text: &str| {
+            let levels: Levels = text.parse().expect("levels");
+            SubsystemId::ALL.map(|subsystem| levels.of(subsystem))
+        };
+        assert_eq!(levels(""), [4, 1, 1, 3, 1]);
+        assert_eq!(levels("swimlane=task, args_dump=full,pmu=off"), [2, 0, 1, 2, 1]);
+        assert_eq!(levels("tensor_dump=partial,args_dump=off"), [4, 1, 1, 0, 1]);
+        let refused = |text: &str| text.parse::<Levels>().unwrap_err();
+        assert_eq!(
+            refused("swimlane=some"),
+            "swimlane has no level `some`, known are off, core, task, sched, full"
+        );
+        assert_eq!(refused("pmu=full"), "pmu has no level `full`, known are off, on");
+        assert_eq!(refused("full"), "`full` is not of the form SUBSYSTEM=LEVEL");
+        assert!(refused("lanes=full").starts_with("`lanes`: unknown subsystem"));
+    }
+
+    #[test]
+    fn arguments_are_chosen_by_size_role_and_name() {
+        let choice = |text: &str| text.parse::<Choice>().map(|choice| choice.0);
+        assert_eq!(choice("<=4096"), Ok(ArgChoice::up_to(4096)));
+        assert_eq!(choice("all"), Ok(ArgChoice::default()));
+        assert_eq!(choice("none"), Ok(ArgChoice::NONE));
+        let mixed = ArgChoice::up_to(9).with_tensor("own0").with_role(args_dump::Role::OUTPUT);
+        assert_eq!(choice("own0,<=9,output, <=3"), Ok(mixed));
+        assert_eq!(choice("<=x"), Err("need a number of bytes, got `<=x`".into()));
     }
 }

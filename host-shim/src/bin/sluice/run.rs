@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use sluice_core::exec::CoreIndex;
 use sluice_core::fmap::Direction;
 use sluice_core::layout::SubsystemId;
@@ -21,14 +21,14 @@ use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::device::unmapped::Unmapped;
 use sluice_host::dfx::{DfxConfig, Session};
 use sluice_host::kbl::{
-    self, Built, LoadError, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit, UnitOptions,
-    WaitError,
+    self, ArgChoice, Built, LoadError, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit,
+    UnitOptions, WaitError,
 };
 use sluice_host::neff::{Neff, ReadOptions, Target, models, pack};
 use sluice_host::report::{self, Report};
 use sluice_host::verify::content::MAX_FILLED_BYTES;
 use sluice_host::verify::records::{ExpectedCore, ExpectedItem};
-use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
+use sluice_host::verify::{Content, ExpectedRecords, Extent, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
@@ -64,6 +64,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.recording.check()?;
     let neff = open(&args.model)?;
+    check_choice(&args.recording.dump.0, &neff)?;
     let interrupt = Interrupt::listen()?;
     let DeviceName::Sim = args.recording.device;
     let tpbs = tpbs_of(&neff).map_err(|error| {
@@ -79,6 +80,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Transport::Shared => execute(args, &neff, device, &interrupt),
         Transport::Copy => execute(args, &neff, Arc::new(Unmapped::new(device)), &interrupt),
     }
+}
+
+/// Makes sure that the model has the tensors that were chosen.
+fn check_choice(choice: &ArgChoice, neff: &Neff) -> anyhow::Result<()> {
+    let tensors = Origins::tensors_of(&neff.programs);
+    let is_known = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
+    if let Some(unknown) = choice.tensors().find(|name| !is_known(name)) {
+        let known: Vec<_> = tensors.iter().map(|tensor| &*tensor.name).collect();
+        bail!("--dump: the model has no tensor `{unknown}`, it has {}", known.join(", "));
+    }
+    Ok(())
 }
 
 /// As many TPBs as the model asks for.
@@ -118,7 +130,8 @@ fn execute<D: Device>(
     let ram = device.map().ram;
     let heap = Heap::new(ram.base, ram.bytes);
     let unit = Unit::open(Arc::clone(&device), heap.clone(), UnitOptions::default())?;
-    let task_table = args.recording.dfx.0.iter().any(|subsystem| subsystem.reads_tasks());
+    let reads_tasks = args.recording.extents().iter().any(|extent| extent.subsystem.reads_tasks());
+    let task_table = reads_tasks.then(|| args.recording.dump.0.clone());
     let load_options = LoadOptions { task_table, ..LoadOptions::default() };
     let handle = unit.load(neff, &load_options).map_err(|error| {
         let model = args.model.display();
@@ -156,12 +169,13 @@ fn execute<D: Device>(
     if let Some(accounts) = accounts {
         pools = capture.account(&accounts, &mut report);
         let expected = ExpectedRecords {
-            subsystems: args.recording.dfx.0.clone(),
+            subsystems: args.recording.extents(),
             cores: expected_cores(&held, args.recording.lanes),
             tpbs: report.model.tpbs,
             executions,
             event_group,
             programs: neff.programs.clone(),
+            choice: args.recording.dump.0.clone(),
             seed: Some(args.seed),
         };
         if interrupt.has_come() && capture.bytes() > MAX_HURRIED_BYTES {
@@ -216,7 +230,7 @@ fn manifest(args: &Args, model: &Model, device: &str, event_group: u32) -> Manif
         tpbs,
         executions: args.executions,
         event_group,
-        has_scopes: args.recording.dfx.0.contains(&SubsystemId::ScopeStats),
+        has_scopes: args.recording.extents().contains(&Extent::full(SubsystemId::ScopeStats)),
         cores: CoreIndex::all(tpbs).map(core).collect(),
     }
 }

@@ -1,10 +1,11 @@
 //! Argument records: one per part of a bound tensor that an item touches, before it runs if it reads the part, after it has
-//! run if it writes it, and the bytes that stood there.
+//! run if it writes it, and the bytes that stood there; of all parts or of those that were chosen, as the level says.
 
 use std::collections::HashMap;
 
 use sluice_core::exec::CoreIndex;
 use sluice_core::exec::tasks::TaskId;
+pub(super) use sluice_core::layout::args_dump::Level;
 use sluice_core::layout::args_dump::{MAX_DIMS, Record, Role, Stage};
 use sluice_core::mmio::TpbId;
 
@@ -34,6 +35,37 @@ struct ExpectedItem {
     /// Number of the first of its records.
     first: u64,
     parts: Vec<Part>,
+    level: Level,
+    chosen: u64,
+}
+
+impl ExpectedItem {
+    fn is_chosen(&self, arg: usize) -> bool {
+        self.chosen >> arg.min(63) & 1 != 0
+    }
+
+    fn has_bytes(&self, arg: usize) -> bool {
+        self.level == Level::FULL || self.is_chosen(arg)
+    }
+
+    /// Records of an argument.
+    fn records(&self, arg: usize) -> u64 {
+        let part = &self.parts[arg];
+        let is_recorded = match self.level {
+            Level::OFF => false,
+            Level::PARTIAL => self.is_chosen(arg),
+            _ => true,
+        };
+        if is_recorded { u64::from(part.is_read) + u64::from(part.is_written) } else { 0 }
+    }
+}
+
+const fn role_of(part: &Part) -> Role {
+    match (part.is_read, part.is_written) {
+        (true, true) => Role::INOUT,
+        (true, false) => Role::INPUT,
+        _ => Role::OUTPUT,
+    }
 }
 
 /// A record that was expected.
@@ -46,8 +78,8 @@ struct Met<'a> {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords) -> Self {
-        let parts = parts_of(&run.programs);
+    pub(super) fn of(run: &ExpectedRecords, level: Level) -> Self {
+        let (parts, tensors) = (parts_of(&run.programs), Origins::tensors_of(&run.programs));
         let held = Held::of(&run.programs, &parts);
         let mut keys: Vec<ItemKey> = parts.keys().copied().collect();
         keys.sort_unstable();
@@ -56,13 +88,17 @@ impl Ledger {
             let (program, engine, index) = key;
             let Ok(tpb) = TpbId::new(program as u32) else { continue };
             let (core, parts) = (CoreIndex::of(tpb, engine).get() as u32, parts[&key].clone());
-            let records: u64 = parts.iter().map(|p| u64::from(p.is_read) + u64::from(p.is_written)).sum();
-            items.insert((core, index as u32 + 1), ExpectedItem { key, first, parts });
-            first += records;
+            let named = |part: &Part| (role_of(part), part.tensor, part.pattern.len_bytes());
+            let named = parts.iter().map(named);
+            let chosen =
+                run.choice.mask(named.map(|(role, tensor, bytes)| (role, &*tensors[tensor].name, bytes)));
+            let item = ExpectedItem { key, first, parts, level, chosen };
+            first += (0..item.parts.len()).map(|arg| item.records(arg)).sum::<u64>();
+            items.insert((core, index as u32 + 1), item);
         }
         Self {
             items,
-            tensors: Origins::tensors_of(&run.programs),
+            tensors,
             held,
             contents: run.seed.map(Contents::new),
             executions: run.executions,
@@ -82,14 +118,14 @@ impl Ledger {
             _ => return None,
         };
         let execution = u64::from(task.execution());
-        if !is_due || execution >= self.executions {
+        let arg = arg as usize;
+        if !is_due || item.records(arg) == 0 || execution >= self.executions {
             return None;
         }
-        let before = item.parts[..arg as usize].iter();
-        let before: u64 = before.map(|p| u64::from(p.is_read) + u64::from(p.is_written)).sum();
+        let before: u64 = (0..arg).map(|arg| item.records(arg)).sum();
         let own = u64::from(when == When::After && part.is_read);
         let number = execution * self.per_execution + item.first + before + own;
-        Some(Met { item, arg: arg as usize, when, number })
+        Some(Met { item, arg, when, number })
     }
 
     fn meet_record(&mut self, pool: Pool, record: &Record, check: &mut RecordCheck) {
@@ -99,12 +135,8 @@ impl Ledger {
             return check.find(|| format!("{pool}: {task}: argument {arg} {stage} is not expected"));
         };
         let (number, part) = (met.number, &met.item.parts[met.arg]);
-        let role = match (part.is_read, part.is_written) {
-            (true, true) => Role::INOUT,
-            (true, false) => Role::INPUT,
-            _ => Role::OUTPUT,
-        };
-        let bytes = part.pattern.len_bytes();
+        let role = role_of(part);
+        let bytes = if met.item.has_bytes(met.arg) { part.pattern.len_bytes() } else { 0 };
         let is_whole = record.payload_size == bytes && record.truncated == 0;
         let is_cut = record.payload_size < bytes && record.truncated == 1;
         let has_no_view = record.ndims == 0 && part.pattern.dims().len() > MAX_DIMS;
@@ -211,6 +243,7 @@ mod tests {
     use sluice_core::layout::{ArchId, PoolKind, SubsystemId};
     use zerocopy::{FromZeros, IntoBytes};
 
+    use super::super::Extent;
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
     use crate::dfx::PayloadMeta;
@@ -221,13 +254,13 @@ mod tests {
     fn expected() -> ExpectedRecords {
         let bytes = pack("gather", models::builtin("gather").unwrap()).unwrap();
         let programs = Neff::parse("gather", &bytes, &ReadOptions::default()).unwrap().programs;
-        let subsystems = vec![SubsystemId::ArgsDump];
+        let subsystems = vec![Extent::full(SubsystemId::ArgsDump)];
         ExpectedRecords { subsystems, tpbs: 2, executions: 2, programs, seed: Some(3), ..Default::default() }
     }
 
     /// Every record of two executions, with its bytes.
     fn right() -> Vec<(Record, Vec<u8>)> {
-        let ledger = Ledger::of(&expected());
+        let ledger = Ledger::of(&expected(), Level::FULL);
         let mut contents = Contents::new(3);
         let mut records = Vec::new();
         for execution in 0..2 {

@@ -159,6 +159,7 @@ mod tests {
     use sluice_core::layout::dep_gen::Record;
     use sluice_core::layout::{ArchId, PoolKind, SubsystemId};
 
+    use super::super::Extent;
     use super::*;
     use crate::capture::chains::tests::slots;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
@@ -171,7 +172,7 @@ mod tests {
     }
 
     fn expected() -> ExpectedRecords {
-        let subsystems = vec![SubsystemId::DepGen];
+        let subsystems = vec![Extent::full(SubsystemId::DepGen)];
         ExpectedRecords { subsystems, tpbs: 2, executions: 2, programs: gather(), ..Default::default() }
     }
 

@@ -23,6 +23,7 @@ use sluice_core::layout::{ArchId, SubsystemId};
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::segment::Segment;
 use crate::capture::{Kind, PayloadHeader, Pool, Reader};
+use crate::kbl::ArgChoice;
 use crate::neff::Program;
 
 /// Most findings listed.
@@ -57,11 +58,27 @@ impl ExpectedCore {
     }
 }
 
+/// How much of a run a subsystem records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Which subsystem.
+    pub subsystem: SubsystemId,
+    /// In its own levels.
+    pub level: u32,
+}
+
+impl Extent {
+    /// All that there is.
+    pub const fn full(subsystem: SubsystemId) -> Self {
+        Self { subsystem, level: subsystem.full_level() }
+    }
+}
+
 /// What a run of a model has to record.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ExpectedRecords {
     /// Who records.
-    pub subsystems: Vec<SubsystemId>,
+    pub subsystems: Vec<Extent>,
     /// Cores with work.
     pub cores: Vec<ExpectedCore>,
     /// TPBs with a program.
@@ -72,6 +89,8 @@ pub struct ExpectedRecords {
     pub event_group: u32,
     /// The programs, in the order of the TPBs that run them.
     pub programs: Vec<Program>,
+    /// Arguments that were chosen.
+    pub choice: ArgChoice,
     /// What the contents of tensors follow from; bytes are compared only if that is known.
     pub seed: Option<u64>,
 }
@@ -118,21 +137,21 @@ trait Expectation {
     fn close(&self, check: &mut RecordCheck);
 }
 
-/// What `subsystem` has to record in `run`, where that is known.
-fn expectation(subsystem: SubsystemId, run: &ExpectedRecords, arch: ArchId) -> Option<Box<dyn Expectation>> {
-    match subsystem {
-        SubsystemId::Swimlane => Some(Box::new(swimlane::Ledger::of(run))),
-        SubsystemId::Pmu => Some(Box::new(pmu::Ledger::of(run, arch))),
-        SubsystemId::ScopeStats => Some(Box::new(scope_stats::Ledger::of(run))),
-        SubsystemId::ArgsDump => Some(Box::new(args_dump::Ledger::of(run))),
-        SubsystemId::DepGen => Some(Box::new(dep_gen::Ledger::of(run))),
+/// What a subsystem has to record in `run`.
+fn expectation(extent: Extent, run: &ExpectedRecords, arch: ArchId) -> Box<dyn Expectation> {
+    match extent.subsystem {
+        SubsystemId::Swimlane => Box::new(swimlane::Ledger::of(run, swimlane::Level(extent.level))),
+        SubsystemId::Pmu => Box::new(pmu::Ledger::of(run, arch)),
+        SubsystemId::ScopeStats => Box::new(scope_stats::Ledger::of(run)),
+        SubsystemId::ArgsDump => Box::new(args_dump::Ledger::of(run, args_dump::Level(extent.level))),
+        SubsystemId::DepGen => Box::new(dep_gen::Ledger::of(run)),
     }
 }
 
 impl ExpectedRecords {
     fn expectations(&self, arch: ArchId) -> Vec<(SubsystemId, Box<dyn Expectation>)> {
         let each = self.subsystems.iter();
-        each.filter_map(|&subsystem| Some((subsystem, expectation(subsystem, self, arch)?))).collect()
+        each.map(|&extent| (extent.subsystem, expectation(extent, self, arch))).collect()
     }
 
     /// How many records of `subsystem` that is, on a device of `arch`.

@@ -144,6 +144,7 @@ mod tests {
     use zerocopy::{FromZeros, IntoBytes};
 
     use super::super::ExpectedCore;
+    use super::super::Extent;
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
 
@@ -153,7 +154,7 @@ mod tests {
     fn expected() -> ExpectedRecords {
         let item = |kernel| ExpectedItem { kernel, pairs: 10 * kernel, bytes: 100 };
         ExpectedRecords {
-            subsystems: vec![SubsystemId::Pmu],
+            subsystems: vec![Extent::full(SubsystemId::Pmu)],
             cores: vec![ExpectedCore { core: 5, lane: 0, items: vec![item(1), item(2)] }],
             tpbs: 2,
             executions: 3,

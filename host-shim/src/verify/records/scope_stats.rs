@@ -138,6 +138,7 @@ mod tests {
     use sluice_core::layout::{ArchId, SubsystemId};
     use zerocopy::{FromZeros, IntoBytes};
 
+    use super::super::Extent;
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
 
@@ -176,7 +177,7 @@ mod tests {
         let header = BufferHeader::new(pool, 0, records.len() as u32, size_of::<Record>() as u32);
         writer.append_buffer(&header, records.as_bytes()).unwrap();
         let expected = ExpectedRecords {
-            subsystems: vec![SubsystemId::ScopeStats],
+            subsystems: vec![Extent::full(SubsystemId::ScopeStats)],
             cores: Vec::new(),
             tpbs: 1,
             executions: 2,

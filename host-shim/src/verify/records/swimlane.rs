@@ -1,16 +1,17 @@
 //! Swimlane records.
 //!
-//! | pool | records | known by |
-//! |---|---|---|
-//! | task, per core | one per work item and execution | dispatch token 1, 2, … n |
-//! | the core's own, per core | likewise, inside the lane's time of the same item | dispatch token 1, 2, … n |
-//! | scheduler phase, per lane | one dispatch and one complete per item of the lane's cores | kind |
-//! | orchestrator phase, of the lane that runs the sequencers | one per execution and TPB | task id `tpb << 32 \| execution`, submit number of the TPB |
+//! | pool | from level | records | known by |
+//! |---|---|---|---|
+//! | the core's own, per core | core | one per work item and execution | dispatch token 1, 2, … n |
+//! | task, per core | task | likewise, around the core's own time of the same item | dispatch token 1, 2, … n |
+//! | scheduler phase, per lane | sched | one dispatch and one complete per item of the lane's cores | kind |
+//! | orchestrator phase, of the lane that runs the sequencers | full | one per execution and TPB | task id `tpb << 32 \| execution`, submit number of the TPB |
 
 use std::collections::HashMap;
 
 use sluice_core::exec::LaneIndex;
 use sluice_core::layout::PoolKind;
+pub(super) use sluice_core::layout::swimlane::Level;
 use sluice_core::layout::swimlane::{
     AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
 };
@@ -69,20 +70,22 @@ struct Phases {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords) -> Self {
+    pub(super) fn of(run: &ExpectedRecords, level: Level) -> Self {
+        let from = |least: Level| if level >= least { run.executions } else { 0 };
         let lanes = run.cores.iter().map(|core| core.lane as usize + 1).max().unwrap_or(0);
         let mut phases = vec![Phases::default(); lanes];
         for core in &run.cores {
-            phases[core.lane as usize].expected += core.tasks(run.executions);
+            phases[core.lane as usize].expected += core.tasks(from(Level::SCHED));
         }
         let core = |core: &ExpectedCore| {
-            let tasks = || Once::new(core.tasks(run.executions));
-            Core { number: core.core, seen: tasks(), own: tasks(), single: HashMap::new() }
+            let tasks = |least| Once::new(core.tasks(from(least)));
+            let (seen, own) = (tasks(Level::TASK), tasks(Level::CORE));
+            Core { number: core.core, seen, own, single: HashMap::new() }
         };
         Self {
             cores: run.cores.iter().map(core).collect(),
             phases,
-            submits: (0..run.tpbs).map(|_| [(); 2].map(|()| Once::new(run.executions))).collect(),
+            submits: (0..run.tpbs).map(|_| [(); 2].map(|()| Once::new(from(Level::FULL)))).collect(),
         }
     }
 }
@@ -203,6 +206,7 @@ mod tests {
     use sluice_core::layout::{ArchId, SubsystemId};
     use zerocopy::{Immutable, IntoBytes};
 
+    use super::super::Extent;
     use super::super::{ExpectedCore, ExpectedItem};
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
@@ -210,7 +214,7 @@ mod tests {
     /// Two cores on two lanes, 2 and 1 items, over three executions of two TPBs.
     fn expected() -> ExpectedRecords {
         ExpectedRecords {
-            subsystems: vec![SubsystemId::Swimlane],
+            subsystems: vec![Extent::full(SubsystemId::Swimlane)],
             cores: vec![
                 ExpectedCore { core: 0, lane: 0, items: vec![ExpectedItem::default(); 2] },
                 ExpectedCore { core: 7, lane: 1, items: vec![ExpectedItem::default(); 1] },
