@@ -171,6 +171,10 @@ impl<M: Memory, K: CoreRecords, S: Subsystem> CorePool<M, K, S> {
                     self.state.since_cycles = None;
                     return Admission::Granted;
                 }
+                if !S::RULES.publish_before_claim {
+                    lane.gates().mark_contended(Gate::Free);
+                    return Admission::Waiting(Gate::Free);
+                }
                 if let Settlement::Owed { until_cycles } = self.look(lane, clock) {
                     *turn = Turn::Begin;
                     return Admission::Withheld { until_cycles };
@@ -210,10 +214,16 @@ impl<M: Memory, K: CoreRecords, S: Subsystem> CorePool<M, K, S> {
     /// Blocks up to one deadline.
     #[inline]
     pub fn finished(&mut self, lane: &mut Lane<M, S>, env: &mut impl WaitEnv) {
-        self.state.is_running = false;
-        if self.pool.stashed().is_some() {
-            let _: SwitchEnd = lane.drive(&mut self.pool, lane.begin_stash_publication(), env);
+        if let Some(switch) = self.note_finished(lane) {
+            let _: SwitchEnd = lane.drive(&mut self.pool, switch, env);
         }
+    }
+
+    /// As [`finished`](Self::finished) for a caller that polls: the switch to run on the pool, if there is a stash.
+    #[inline]
+    pub fn note_finished(&mut self, lane: &Lane<M, S>) -> Option<Switch> {
+        self.state.is_running = false;
+        self.pool.stashed().is_some().then(|| lane.begin_stash_publication())
     }
 
     /// Whether everything can be published: no item that was given a slot runs, and its record is there.
@@ -236,7 +246,7 @@ impl<M: Memory, K: CoreRecords, S: Subsystem> CorePool<M, K, S> {
 
     /// Looks for the record of the slot counted last, and gives it up when the core's time is over.
     fn look(&mut self, lane: &mut Lane<M, S>, clock: &impl Clock) -> Settlement {
-        if self.is_recorded() {
+        if !S::RULES.record_evidence || self.is_recorded() {
             self.state.since_cycles = None;
             return Settlement::Settled;
         }

@@ -160,6 +160,10 @@ pub struct Rules {
     pub open_at_stop: bool,
     /// A buffer is visible in its new place before it leaves the old one.
     pub ownership_order: bool,
+    /// A buffer that a core fills is published only when its last record was seen, or that of a later item.
+    pub record_evidence: bool,
+    /// A full buffer that a core fills is published even if no other waits to take its place.
+    pub publish_before_claim: bool,
     /// An attaching host places every buffer before it uses one.
     pub complete_scan: bool,
 }
@@ -179,6 +183,8 @@ impl Rules {
         release_epoch: true,
         attainable_limit: true,
         ownership_order: true,
+        record_evidence: true,
+        publish_before_claim: true,
         complete_scan: true,
     };
 }

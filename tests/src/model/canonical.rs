@@ -35,6 +35,9 @@ pub(super) fn canonical(mut state: State) -> State {
             flip_ledger(&mut state, buffer);
         }
     }
+    if state.lanes[0].items.known.token != 0 {
+        turn_items(&mut state);
+    }
     for lane in 0..LANES {
         // Turning rings and queues turns what a lane remembers of them, stale or not.
         forget_stale_signs(&mut state, lane);
@@ -209,6 +212,30 @@ fn rotate_queue(state: &mut State, pool: usize) {
         signs.queue_tail = u32::from(turned(signs.queue_tail as u8));
         Rc::make_mut(&mut state.lanes[pool]).lane.latch = Latch::with(Some(signs));
     }
+}
+
+/// Tokens are compared with each other, and so are sequences: the item given last gets the first token, the current buffer
+/// sequence 0. After a crash nobody asks which records come next.
+fn turn_items(state: &mut State) {
+    let slots = &mut state.shared.slots;
+    let (tokens, last) = (layout::TOKENS as u8, state.lanes[0].items.known.token as u8);
+    let turned = |token: u8| (token + tokens - last) % tokens + 1;
+    let token = |token: u8| if token == 0 { 0 } else { turned(token) };
+    let turn = std::mem::take(&mut slots[layout::SEQUENCE as usize]);
+    let sequence = |sequence: u8| sequence.wrapping_sub(turn) & layout::COUNTER_MASK as u8;
+    for slot in layout::TOKEN_SLOTS.into_iter().flatten() {
+        slots[slot as usize] = token(slots[slot as usize]);
+    }
+    for_each_log(state, |logged| {
+        if layout::TOKEN_SLOTS.into_iter().flatten().any(|slot| slot == logged.slot) {
+            logged.loaded = logged.loaded.map(token);
+        }
+    });
+    state.core = state.core.renamed(token, sequence);
+    state.past.delivered = if state.past.crashed { 0 } else { turned(state.past.delivered) };
+    let lane = Rc::make_mut(&mut state.lanes[0]);
+    lane.items.known.token = 1;
+    lane.pool.sequence = u32::from(sequence(lane.pool.sequence as u8));
 }
 
 /// Only whether the two counters differ matters.

@@ -3,7 +3,7 @@
 use sluice_core::gate::Gate;
 use sluice_host::dfx::ledger::BufferId;
 
-use super::layout::{self, LANES};
+use super::layout::{self, LANES, TOKENS};
 use super::memory::{Owner, Shared};
 use super::state::State;
 
@@ -45,6 +45,21 @@ pub(super) fn passes_shut_gate(before: &State, after: &Shared, index: usize) -> 
 pub(super) fn copy_of(shared: &Shared, buffer: BufferId) -> Option<String> {
     let owner = shared.owners[buffer.0 as usize];
     (owner != Owner::Host).then(|| format!("the collector copies buffer {}, which {owner:?} holds", buffer.0))
+}
+
+/// Holds the records of a core in a buffer that is being copied against those that come next. What a dead host had is gone.
+pub(super) fn note_delivery(state: &mut State, buffer: BufferId) -> Option<String> {
+    let slots = &state.shared.slots;
+    let buffer = buffer.0 as usize;
+    for index in 0..slots[layout::count(buffer) as usize] {
+        let token = slots[layout::record(buffer, index) as usize];
+        let expected = state.past.delivered % TOKENS as u8 + 1;
+        if token != expected && !state.past.crashed {
+            return Some(format!("records: {token} is delivered where {expected} comes next"));
+        }
+        state.past.delivered = token;
+    }
+    None
 }
 
 /// Notes which rings are empty while a gate is shut.

@@ -15,6 +15,7 @@ use super::canonical::canonical;
 use super::checks::is_frozen;
 use super::layout::LANES;
 use super::memory::Shared;
+use super::rotation::Core;
 use super::scc;
 use super::state::{Config, HostProcess, LaneProcess, Past, Process, Role, State, Step};
 use super::world::World;
@@ -81,6 +82,7 @@ struct Packed {
     shared: Shared,
     lanes: [u32; LANES],
     host: PackedHost,
+    core: Core,
     past: Past,
 }
 
@@ -122,6 +124,7 @@ impl Packer {
                     PackedHost::Up { drain: self.drains.number(drain), keeper: self.keepers.number(keeper) }
                 }
             },
+            core: state.core,
             past: state.past,
         }
     }
@@ -138,6 +141,7 @@ impl Packer {
                     HostProcess::Up { drain: self.drains.value(drain), keeper: self.keepers.value(keeper) }
                 }
             },
+            core: packed.core,
             past: packed.past,
         }
     }
@@ -148,15 +152,15 @@ impl Packer {
 pub(super) struct Label(u8);
 
 impl Label {
-    const VOLUNTARY: u8 = 1 << 3;
+    const VOLUNTARY: u8 = 1 << 4;
 
     fn new(step: &Step) -> Self {
         let progress = step.progress.map_or(0, |lane| lane as u8 + 1);
-        Self(step.process as u8 | if step.is_voluntary { Self::VOLUNTARY } else { 0 } | progress << 4)
+        Self(step.process as u8 | if step.is_voluntary { Self::VOLUNTARY } else { 0 } | progress << 5)
     }
 
     fn process(self) -> u8 {
-        self.0 & 7
+        self.0 & 15
     }
 
     fn is_voluntary(self) -> bool {
@@ -164,7 +168,7 @@ impl Label {
     }
 
     fn is_progress_of(self, lane: usize) -> bool {
-        self.0 >> 4 == lane as u8 + 1
+        self.0 >> 5 == lane as u8 + 1
     }
 }
 
@@ -258,6 +262,10 @@ fn check_of(what: &str) -> &'static str {
         "release"
     } else if what.starts_with("a signal") {
         "order"
+    } else if what.starts_with("evidence") {
+        "evidence"
+    } else if what.starts_with("records") {
+        "records"
     } else if what.starts_with("a stop") {
         "stop"
     } else {
@@ -304,13 +312,13 @@ fn find_endless_freeze(graph: &Graph) -> Option<(usize, Violation)> {
 fn fair_part(graph: &Graph, states: impl Fn(usize) -> bool, edges: impl Fn(Label) -> bool) -> Option<usize> {
     let parts = scc::components(graph, &states, |edge| edges(graph.labels[edge]));
     // Per part: which processes step inside it, and which are somewhere in it unable to step.
-    let mut steps_inside = vec![0u8; parts.count];
-    let mut is_unable = vec![0u8; parts.count];
+    let mut steps_inside = vec![0u16; parts.count];
+    let mut is_unable = vec![0u16; parts.count];
     let mut member = vec![usize::MAX; parts.count];
     for state in 0..graph.parents.len() {
         let Some(part) = parts.of[state] else { continue };
         member[part as usize] = state;
-        let mut able = 0u8;
+        let mut able = 0u16;
         for edge in graph.edges(state) {
             let label = graph.labels[edge];
             if label.is_voluntary() {
@@ -324,7 +332,7 @@ fn fair_part(graph: &Graph, states: impl Fn(usize) -> bool, edges: impl Fn(Label
         }
         is_unable[part as usize] |= !able;
     }
-    let fair = Process::FAIR.iter().fold(0u8, |mask, &process| mask | 1 << process as u8);
+    let fair = Process::FAIR.iter().fold(0u16, |mask, &process| mask | 1 << process as u8);
     (0..parts.count)
         .find(|&part| steps_inside[part] != 0 && (steps_inside[part] | is_unable[part]) & fair == fair)
         .map(|part| member[part])

@@ -15,6 +15,12 @@ pub type Slot = u8;
 pub const LANES: usize = 2;
 /// Most buffers.
 pub const BUFFERS: usize = 3;
+/// Most buffers that a core fills.
+pub const CORE_BUFFERS: usize = 2;
+/// Records that a core's buffer holds.
+pub const CORE_CAPACITY: u32 = 2;
+/// Tokens of items, from 1: more than there are items between one use of a slot and the next.
+pub const TOKENS: u32 = 8;
 /// Entries of a ready ring.
 pub const READY_ENTRIES: u32 = 2;
 /// Slots of a free queue.
@@ -35,7 +41,18 @@ const RINGS: Slot = 6;
 const RING_SLOTS: Slot = 2 + READY_ENTRIES as Slot;
 const QUEUES: Slot = RINGS + LANES as Slot * RING_SLOTS;
 const QUEUE_SLOTS: Slot = 3 + FREE_SLOTS as Slot;
-const GIVEN: Slot = QUEUES + LANES as Slot * QUEUE_SLOTS;
+const CORE: Slot = QUEUES + LANES as Slot * QUEUE_SLOTS;
+/// Sequence of the first pool's current buffer, where a core goes by it.
+pub const SEQUENCE: Slot = CORE;
+/// The first pool's stash.
+pub const STASH: Slot = SEQUENCE + 1;
+/// Token of the item that the core was given last.
+pub const DISPATCHED: Slot = STASH + 1;
+/// Token of the item that the core has finished last.
+pub const FINISHED: Slot = DISPATCHED + 1;
+const COUNTS: Slot = FINISHED + 1;
+const RECORDS: Slot = COUNTS + CORE_BUFFERS as Slot;
+const GIVEN: Slot = RECORDS + (CORE_BUFFERS * CORE_CAPACITY as usize) as Slot;
 const TAKEN: Slot = GIVEN + BUFFERS as Slot;
 /// Pipe from drain to collector.
 pub const COLLECT: Slot = TAKEN + BUFFERS as Slot;
@@ -92,6 +109,24 @@ pub const fn queue_slot(pool: usize, counter: u8) -> Slot {
     queue_head(pool) + 3 + counter % FREE_SLOTS as u8
 }
 
+/// Records counted in a buffer that a core fills.
+pub const fn count(buffer: usize) -> Slot {
+    COUNTS + buffer as Slot
+}
+
+/// Token in such a buffer's record `index`.
+pub const fn record(buffer: usize, index: u8) -> Slot {
+    RECORDS + (buffer * CORE_CAPACITY as usize) as Slot + index
+}
+
+/// Slots that hold tokens.
+pub const TOKEN_SLOTS: [std::ops::Range<Slot>; 2] = [DISPATCHED..COUNTS, RECORDS..GIVEN];
+
+/// Whether a slot is part of the state only where a core writes the records.
+pub const fn is_of_core(slot: Slot) -> bool {
+    slot >= CORE && slot < GIVEN
+}
+
 /// What a store to a slot moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meaning {
@@ -134,6 +169,7 @@ const GATES_AT: u64 = STRIDE;
 const EXTENSION_AT: u64 = 2 * STRIDE;
 const RINGS_AT: u64 = 4 * STRIDE;
 const POOLS_AT: u64 = 8 * STRIDE;
+const STATUS_AT: u64 = 12 * STRIDE;
 const BUFFERS_AT: u64 = 16 * STRIDE;
 const ENTRY_BYTES: u64 = 32;
 
@@ -180,6 +216,32 @@ pub const fn pool_offsets(pool: usize) -> PoolOffsets {
 pub const BUFFER: BufferLayout =
     BufferLayout { bytes: 64, count: 32, records: 0, record_bytes: 32, capacity: 1 };
 
+/// A buffer that a core fills.
+pub const CORE_BUFFER: BufferLayout = BufferLayout {
+    bytes: 128,
+    count: 64,
+    records: 0,
+    record_bytes: RECORD_BYTES as usize,
+    capacity: CORE_CAPACITY,
+};
+const RECORD_BYTES: u64 = 32;
+/// Where in a core's record its token stands.
+pub const TOKEN_AT: u64 = 12;
+/// Where in it the time stands at which the item ended: there as soon as the token is.
+pub const END_AT: u64 = 0;
+
+/// Words of the first pool that only our own hosts have; the stash's come first.
+pub const fn status(word: u64) -> DevAddr {
+    DevAddr(STATUS_AT + word * 4)
+}
+
+/// Words of a core's buffer that are part of the state, by their offset in it.
+pub fn words_of_core(buffer: usize) -> impl Iterator<Item = (u64, Slot)> {
+    let records = (0..CORE_CAPACITY as u8)
+        .map(move |index| (u64::from(index) * RECORD_BYTES + TOKEN_AT, record(buffer, index)));
+    records.chain([(CORE_BUFFER.count as u64, count(buffer))]).filter(move |_| buffer < CORE_BUFFERS)
+}
+
 /// Address of a buffer.
 pub const fn buffer_address(buffer: usize) -> DevAddr {
     DevAddr(BUFFERS_AT + buffer as u64 * STRIDE)
@@ -220,14 +282,23 @@ pub fn tracked(at: u64) -> Option<Slot> {
                 4 => Some(queue_tail(pool)),
                 8 => Some(current(pool)),
                 16 | 24 => Some(queue_slot(pool, ((offset - 16) / 8) as u8)),
+                64 if pool == 0 => Some(SEQUENCE),
                 _ => None,
             }
+        }
+        12 if offset == 0 => Some(STASH),
+        page @ (16 | 17) if offset < CORE_BUFFER.count as u64 => {
+            let is_evidence = matches!(offset % RECORD_BYTES, TOKEN_AT | END_AT);
+            is_evidence.then(|| record((page - 16) as usize, (offset / RECORD_BYTES) as u8))
         }
         _ => None,
     }
 }
 
 const fn is_pointer(slot: Slot) -> bool {
+    if slot == STASH {
+        return true;
+    }
     let mut lane = 0;
     while lane < LANES {
         let entries = ring_head(lane) + 2;
@@ -271,7 +342,8 @@ pub fn constant(at: u64) -> u32 {
 
 /// Whether accesses to a slot are worth no step of their own. A buffer's `given` counter is stored before the tail that lets
 /// the device have the buffer, and read only after the device has given it back. That the host has left is stored once, and
-/// looked at again and again.
+/// looked at again and again. A core reads the sequence only between being given an item and finishing it, when the lane
+/// stores nothing.
 pub const fn is_race_free(slot: Slot) -> bool {
-    (slot >= GIVEN && slot < TAKEN) || slot == DETACHED
+    (slot >= GIVEN && slot < TAKEN) || slot == DETACHED || slot == SEQUENCE
 }

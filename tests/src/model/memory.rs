@@ -95,6 +95,7 @@ struct Inner {
     grain: Grain,
     tails_are_private: bool,
     may_repeat: bool,
+    has_core: bool,
     actor: Actor,
     late: bool,
     clock_matters: bool,
@@ -146,6 +147,7 @@ impl ModelMemory {
                 grain,
                 tails_are_private,
                 may_repeat: false,
+                has_core: false,
                 actor: Actor::Host,
                 late: false,
                 clock_matters: false,
@@ -200,6 +202,11 @@ impl ModelMemory {
     /// Lets writes be repeated, in a world whose transport fails.
     pub fn allow_repetition(&self) {
         self.inner.borrow_mut().may_repeat = true;
+    }
+
+    /// Has the words in which a lane and a core that writes its records meet be part of the state.
+    pub fn add_core(&self) {
+        self.inner.borrow_mut().has_core = true;
     }
 
     /// Has one access of the step over the transport fail.
@@ -290,6 +297,7 @@ impl Inner {
             layout::Meaning::RingTail(lane) => {
                 let buffer = self.shared.slots[layout::ring_entry(lane, old) as usize];
                 self.hand_over(buffer, Owner::Lane, Owner::Ring, "publication");
+                self.look_for_evidence(buffer);
             }
             layout::Meaning::RingHead(lane) => {
                 let buffer = self.shared.slots[layout::ring_entry(lane, old) as usize];
@@ -309,6 +317,19 @@ impl Inner {
         let head = self.shared.slots[layout::queue_head(pool) as usize];
         if (new.wrapping_sub(head)) & layout::COUNTER_MASK as u8 > layout::FREE_SLOTS as u8 {
             self.violate(format!("free queue {pool} holds more than it has slots"));
+        }
+    }
+
+    /// What a core has written must be there when its buffer is published.
+    fn look_for_evidence(&mut self, buffer: u8) {
+        if !self.has_core {
+            return;
+        }
+        let buffer = usize::from(buffer) - 1;
+        let slots = &self.shared.slots;
+        let count = slots[layout::count(buffer) as usize];
+        if let Some(index) = (0..count).find(|&index| slots[layout::record(buffer, index) as usize] == 0) {
+            self.violate(format!("evidence: buffer {buffer} is published without its record {index}"));
         }
     }
 
@@ -405,18 +426,30 @@ pub struct ModelWindow {
     buffer: usize,
 }
 
-impl Window for ModelWindow {
-    fn write(&mut self, _offset: u32, _bytes: &[u8]) -> bool {
+impl ModelWindow {
+    fn check_owner(&self) {
         let mut inner = self.memory.inner.borrow_mut();
         let is_live = !inner.dead && inner.position == inner.log.len();
         if !is_live {
-            return true;
+            return;
         }
         let owner = inner.shared.owners[self.buffer];
         // A claim clears the count while the buffer still stands at the head of the lane's own queue.
         if !matches!(owner, Owner::Lane | Owner::Queue) {
             let (buffer, actor) = (self.buffer, inner.actor);
             inner.violate(format!("{actor:?} writes into buffer {buffer}, which {owner:?} holds"));
+        }
+    }
+}
+
+impl Window for ModelWindow {
+    fn write(&mut self, offset: u32, bytes: &[u8]) -> bool {
+        self.check_owner();
+        if self.memory.inner.borrow().has_core {
+            for (at, slot) in layout::words_of_core(self.buffer) {
+                let byte = at.checked_sub(u64::from(offset)).and_then(|at| bytes.get(at as usize));
+                byte.into_iter().for_each(|&byte| self.memory.store(slot, byte.into(), false));
+            }
         }
         true
     }
@@ -432,7 +465,9 @@ impl Memory for ModelMemory {
     type Window = ModelWindow;
 
     fn word(&self, at: DevAddr) -> Result<ModelWord, Fault> {
-        Ok(ModelWord { memory: self.clone(), slot: layout::tracked(at.0) })
+        let has_core = self.inner.borrow().has_core;
+        let slot = layout::tracked(at.0).filter(|&slot| has_core || !layout::is_of_core(slot));
+        Ok(ModelWord { memory: self.clone(), slot })
     }
 
     fn words(&self, at: DevAddr, count: u32) -> Result<ModelWords, Fault> {

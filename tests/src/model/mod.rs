@@ -5,6 +5,7 @@ mod checks;
 pub mod explore;
 pub mod layout;
 pub mod memory;
+pub mod rotation;
 mod scc;
 mod scenarios;
 pub mod state;

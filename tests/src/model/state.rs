@@ -9,6 +9,7 @@ use sluice_host::dfx::keeper::{GateScope, KeeperState};
 
 use super::layout::LANES;
 use super::memory::{Grain, Logged, Shared};
+use super::rotation::{Core, Items};
 
 /// What is explored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +26,8 @@ pub struct Config {
     pub grain: Grain,
     /// Lanes that record; the others rest for ever.
     pub lanes: usize,
+    /// Whether a core writes the records of the first lane, the only one then.
+    pub core: bool,
     /// Whether the host may leave in good order.
     pub stop: bool,
     /// Whether one access of the host over the transport may fail, made or not. Only by polls.
@@ -62,6 +65,8 @@ pub struct Past {
     pub drained: u8,
     /// The buffer that was returned and is being copied, and one more.
     pub copying: u8,
+    /// Token of the last record of a core that was copied.
+    pub delivered: u8,
 }
 
 /// A lane between two steps.
@@ -73,6 +78,8 @@ pub struct LaneProcess {
     pub lane: LaneState,
     /// The switch under way; none while it rests.
     pub switch: Option<Switch>,
+    /// What it has given to a core.
+    pub items: Items,
     /// Accesses of the unfinished poll.
     pub log: Vec<Logged>,
 }
@@ -118,6 +125,8 @@ pub struct State {
     pub shared: Shared,
     /// The lanes.
     pub lanes: [Rc<LaneProcess>; LANES],
+    /// The core.
+    pub core: Core,
     /// The host.
     pub host: HostProcess,
     /// What has happened.
@@ -144,11 +153,13 @@ pub enum Process {
     Crash,
     /// Asks the lanes to end, and leaves when they have or their time is over.
     Stop,
+    /// Runs items and leaves their records.
+    Core,
 }
 
 impl Process {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Lane0,
         Self::Lane1,
         Self::Drain,
@@ -157,11 +168,12 @@ impl Process {
         Self::Restart,
         Self::Crash,
         Self::Stop,
+        Self::Core,
     ];
 
     /// Those that run on for as long as they can; the others act when they like.
-    pub const FAIR: [Self; 6] =
-        [Self::Lane0, Self::Lane1, Self::Drain, Self::Collector, Self::Keeper, Self::Restart];
+    pub const FAIR: [Self; 7] =
+        [Self::Lane0, Self::Lane1, Self::Drain, Self::Collector, Self::Keeper, Self::Restart, Self::Core];
 }
 
 /// A step from one state to another.

@@ -42,6 +42,8 @@ without! {
     LiteralLimit: attainable_limit;
     LeftBeforeSeen: ownership_order;
     ScanWithoutCurrent: complete_scan;
+    PublishedUnseen: record_evidence;
+    ClaimedFirst: publish_before_claim;
 }
 
 /// More states than any of the explorations has.
@@ -56,6 +58,7 @@ const fn config(first: usize, crash: bool) -> Config {
         grain: Grain::Access,
         lanes: LANES,
         signals_only: false,
+        core: false,
         stop: false,
         faults: false,
         watch_rings: false,
@@ -77,6 +80,11 @@ const fn watched(config: Config) -> Config {
 
 const fn collecting(collector: Collecting) -> Config {
     Config { collector, ..polls(config(1, false)) }
+}
+
+/// One lane and its core.
+const fn core(buffers: usize, crash: bool) -> Config {
+    Config { core: true, buffers: [buffers, 0], ..alone(config(1, crash)) }
 }
 
 const fn signals_only(config: Config) -> Config {
@@ -117,7 +125,7 @@ macro_rules! explorations {
 }
 
 /// All explorations of the protocol as it ships.
-pub const EXPLORATIONS: [Exploration; 15] = explorations! {
+pub const EXPLORATIONS: [Exploration; 18] = explorations! {
     "pools (1,1)", false: config(1, false);
     "pools (1,1), gate scope lane", false: Config { scope: GateScope::Lane, ..config(1, false) };
     "pools (1,1), signals only", false: signals_only(config(1, false));
@@ -129,6 +137,9 @@ pub const EXPLORATIONS: [Exploration; 15] = explorations! {
     "pools (1,1), one fault, by polls", false: faulty(config(1, false));
     "pools (1,1), stop, by polls", false: stopping(config(1, false));
     "one lane, pool (1), stop and fault, by polls", false: stopping(faulty(alone(config(1, false))));
+    "a core with one buffer", false: core(1, false);
+    "a core with two buffers", false: core(2, false);
+    "a core with two buffers, crash", false: core(2, true);
     "pools (2,1)", true: config(2, false);
     "pools (1,1), crash", true: config(1, true);
 };
@@ -150,7 +161,7 @@ impl Mutant {
 }
 
 /// Every rule left out once.
-pub const MUTANTS: [Mutant; 16] = [
+pub const MUTANTS: [Mutant; 18] = [
     Mutant {
         rule: "P1",
         omission: "only a lane whose queue is of no use to it parks",
@@ -206,6 +217,16 @@ pub const MUTANTS: [Mutant; 16] = [
         rule: "P11",
         omission: "an attaching host looks at the queues only",
         run: || explore::<ScanWithoutCurrent>(alone(config(1, true)), LIMIT),
+    },
+    Mutant {
+        rule: "P13",
+        omission: "a core's buffer is published without its last record",
+        run: || explore::<PublishedUnseen>(core(1, false), LIMIT),
+    },
+    Mutant {
+        rule: "P13",
+        omission: "a core's only buffer is kept until another can be claimed",
+        run: || explore::<ClaimedFirst>(core(1, false), LIMIT),
     },
     Mutant {
         rule: "P14",

@@ -10,11 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use sluice_core::gate::Gates;
+use sluice_core::layout::extension::DROP_CAUSES;
 use sluice_core::layout::{BufferLayout, Instance, PoolKind};
-use sluice_core::mem::{DevAddr, Memory, Word};
+use sluice_core::mem::{DevAddr, LongOwn, Memory, Own, OwnCount, Word};
 use sluice_core::producer::{
-    Append, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records, Subsystem, Switch,
-    SwitchEnd,
+    Append, CorePool, CountWords, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records,
+    Subsystem, Switch, SwitchEnd,
 };
 use sluice_host::dfx::attach::{Attach, AttachState, Found, ScanViews};
 use sluice_host::dfx::drain::{Drain, DrainState, Drained};
@@ -23,9 +24,10 @@ use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide
 use sluice_host::dfx::release::Unconditional;
 use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 
-use super::checks::{copy_of, is_frozen, note_empty_rings, passes_shut_gate, takes_early};
+use super::checks::{copy_of, is_frozen, note_delivery, note_empty_rings, passes_shut_gate, takes_early};
 use super::layout::{self, BUFFERS, LANES};
 use super::memory::{Actor, Grain, ModelMemory, ModelPipe, ModelWord, Owner, PlannedFault, Shared, Stepped};
+use super::rotation::{Core, CoreRecord, Items};
 use super::state::{Collecting, Config, HostProcess, LaneProcess, Past, Process, Role, State, Step};
 
 /// One record fills a buffer.
@@ -40,12 +42,15 @@ impl Records for OneRecord {
 }
 
 type LaneObjects<S> = (Lane<ModelMemory, S>, Pool<ModelMemory, OneRecord, S>);
+type CoreObjects<S> = (Lane<ModelMemory, S>, CorePool<ModelMemory, CoreRecord, S>);
 
 /// The shipped objects, into which states are put and from which they are taken.
 pub struct World<S: Subsystem> {
     config: Config,
-    memory: ModelMemory,
+    pub(super) memory: ModelMemory,
     lanes: [LaneObjects<S>; LANES],
+    /// The first lane again, where a core writes its records.
+    pub(super) core: Option<CoreObjects<S>>,
     drain: Drain<ModelMemory, ModelWord>,
     keeper: Keeper<ModelMemory, ModelWord>,
     attach: Attach,
@@ -72,6 +77,9 @@ impl<S: Subsystem> World<S> {
         if config.faults {
             memory.allow_repetition();
         }
+        if config.core {
+            memory.add_core();
+        }
         let mut next = 0;
         let directory = Arc::new(Directory::new((0..LANES).map(|pool| {
             let buffers = (next..next + config.buffers[pool]).map(layout::buffer_address).collect();
@@ -83,17 +91,12 @@ impl<S: Subsystem> World<S> {
         let given = || words(layout::given).map(|slot| ModelWord::at(&memory, slot));
         let taken = || words(layout::taken).map(|slot| ModelWord::at(&memory, slot));
         let lanes = [0, 1].map(|lane| {
-            let gates =
-                Gates::attach(&memory, REGION, layout::GATES, Some(layout::EXTENSION)).expect("mapped");
-            let ring = ReadyRing::attach(&memory, REGION, layout::lane_offsets(lane), layout::READY_ENTRIES);
-            let setup = PoolSetup {
-                region: REGION,
-                offsets: layout::pool_offsets(lane),
-                free_slots: layout::FREE_SLOTS,
-                instance: Instance(lane as u32),
-            };
-            let pool = Pool::attach(&memory, &setup, None).expect("mapped");
-            (Lane::new(gates, ring.expect("mapped"), None, layout::LATE_CYCLES), pool)
+            let pool = Pool::attach(&memory, &pool_setup(lane), None).expect("mapped");
+            (attach_lane(&memory, lane), pool)
+        });
+        let core = config.core.then(|| {
+            let pool = Pool::attach(&memory, &pool_setup(0), Some(status_words(&memory)));
+            (attach_lane(&memory, 0), CorePool::new(&memory, pool.expect("mapped"), u64::MAX))
         });
         let queue = |pool| {
             FreeQueueFeed::attach(
@@ -111,7 +114,8 @@ impl<S: Subsystem> World<S> {
         };
         let held = |pool| {
             let current = DevAddr(layout::pool_offsets(pool).current_ptr as u64);
-            HeldWords::attach(&memory, current, None).expect("mapped")
+            let stash = (config.core && pool == 0).then_some(layout::status(0));
+            HeldWords::attach(&memory, current, stash).expect("mapped")
         };
         let gates = || {
             GateControl::attach(&memory, REGION, layout::GATES, Some(layout::EXTENSION.release_epoch))
@@ -147,6 +151,7 @@ impl<S: Subsystem> World<S> {
         Self {
             config,
             lanes,
+            core,
             drain,
             keeper,
             attach: Attach::new(Arc::clone(&directory), S::RULES),
@@ -168,11 +173,18 @@ impl<S: Subsystem> World<S> {
     pub fn initial(&self) -> State {
         let lane = |index: usize| {
             let pool = forget_accounts(self.lanes[index].1.state());
-            Rc::new(LaneProcess { pool, lane: LaneState::default(), switch: None, log: Vec::new() })
+            Rc::new(LaneProcess {
+                pool,
+                lane: LaneState::default(),
+                switch: None,
+                items: Items::default(),
+                log: Vec::new(),
+            })
         };
         State {
             shared: Shared { slots: [0; layout::SLOTS], owners: [Owner::Host; BUFFERS] },
             lanes: [lane(0), lane(1)],
+            core: Core::default(),
             host: HostProcess::Up {
                 drain: Role::new(self.drain.state().clone()),
                 keeper: Role::new(self.keeper.state().clone()),
@@ -183,7 +195,17 @@ impl<S: Subsystem> World<S> {
 
     /// All steps that `process` can make from `state`.
     pub fn steps(&mut self, state: &State, process: Process, into: &mut Vec<Step>) {
+        let mut is_late = false;
         match process {
+            Process::Lane0 if self.config.core => {
+                into.extend(self.item_step(state, false).map(|(step, late_was_used)| {
+                    is_late = late_was_used;
+                    step
+                }));
+                if is_late {
+                    into.extend(self.item_step(state, true).map(|(step, _)| step));
+                }
+            }
             Process::Lane0 => self.lane_steps(state, 0, into),
             Process::Lane1 => self.lane_steps(state, 1, into),
             Process::Drain => self.with_faults(state, into, Self::drain_step),
@@ -196,6 +218,7 @@ impl<S: Subsystem> World<S> {
             Process::Restart => into.extend(self.restart(state)),
             Process::Crash => into.extend(self.crash(state)),
             Process::Stop => self.stop_steps(state, into),
+            Process::Core => into.extend(self.core_step(state)),
         }
         if self.config.watch_rings {
             into.iter_mut().for_each(|step| note_empty_rings(&mut step.state));
@@ -277,6 +300,7 @@ impl<S: Subsystem> World<S> {
                 pool: forget_accounts(pool.state()),
                 lane: forget_accounts_of_lane(lane.state()),
                 switch: switch.map(Switch::waiting_since_zero),
+                items: here.items,
                 log,
             }
         } else {
@@ -357,7 +381,11 @@ impl<S: Subsystem> World<S> {
         } else {
             violation = violation.or_else(|| copy_of(&state.shared, buffer));
         }
-        Some(self.host_step(Process::Collector, State { shared, past, ..state.clone() }, violation))
+        let mut next = State { shared, past, ..state.clone() };
+        if self.config.core {
+            violation = violation.or_else(|| note_delivery(&mut next, buffer));
+        }
+        Some(self.host_step(Process::Collector, next, violation))
     }
 
     /// The host asks the lanes to end. It leaves when they have and everything is collected, or when their time is over.
@@ -539,11 +567,41 @@ impl Scan {
     }
 }
 
+fn attach_lane<S: Subsystem>(memory: &ModelMemory, lane: usize) -> Lane<ModelMemory, S> {
+    let gates = Gates::attach(memory, REGION, layout::GATES, Some(layout::EXTENSION)).expect("mapped");
+    let ring = ReadyRing::attach(memory, REGION, layout::lane_offsets(lane), layout::READY_ENTRIES);
+    Lane::new(gates, ring.expect("mapped"), None, layout::LATE_CYCLES)
+}
+
+fn pool_setup(pool: usize) -> PoolSetup {
+    PoolSetup {
+        region: REGION,
+        offsets: layout::pool_offsets(pool),
+        free_slots: layout::FREE_SLOTS,
+        instance: Instance(pool as u32),
+    }
+}
+
+/// The words that the first pool has with our own hosts. Of these only the stash decides anything.
+fn status_words(memory: &ModelMemory) -> CountWords<ModelWord> {
+    let word = || Own::new(memory.word(layout::status(2)).expect("mapped"));
+    let count = || OwnCount::at(memory, layout::status(2)).expect("mapped");
+    CountWords {
+        total_low: None,
+        total_high: word(),
+        overflow_high: word(),
+        by_cause: [(); DROP_CAUSES].map(|()| count()),
+        free_low_water: word(),
+        stash: LongOwn::at(memory, layout::status(0)).expect("mapped"),
+        stash_sequence: word(),
+    }
+}
+
 /// Counters for reports decide nothing; as part of the state they would make it infinite.
-fn forget_accounts(state: PoolState) -> PoolState {
+pub(super) fn forget_accounts(state: PoolState) -> PoolState {
     PoolState { buffer: state.buffer, count: state.count, ..PoolState::default() }
 }
 
-fn forget_accounts_of_lane(state: LaneState) -> LaneState {
+pub(super) fn forget_accounts_of_lane(state: LaneState) -> LaneState {
     LaneState { latch: state.latch, ..LaneState::default() }
 }
