@@ -182,13 +182,11 @@ fn protocol() -> anyhow::Result<Outcome> {
 /// The orders that the protocol needs of shared words, and that each one left out is noticed; then the host's own pieces,
 /// which have loom's locks in a build that nothing else can use.
 fn orders() -> anyhow::Result<Outcome> {
-    let test = |arguments: &[&str]| {
-        let mut command = workspace::cargo();
-        command.current_dir(workspace::root()).args(["test", "--release", "--no-fail-fast"]).args(arguments);
-        command
-    };
-    let protocol = test(&["--package", "sluice-tests", "--features", "loom", "--test", "loom"]);
-    let mut host = test(&["--package", "sluice-host", "--lib", "interleavings::"]);
+    let mut protocol = model::loom_tests("");
+    protocol.current_dir(workspace::root());
+    let mut host = workspace::cargo();
+    host.current_dir(workspace::root()).args(["test", "--release", "--no-fail-fast"]);
+    host.args(["--package", "sluice-host", "--lib", "interleavings::"]);
     host.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace::root().join("target/loom"));
     run_all([protocol, host])
 }
