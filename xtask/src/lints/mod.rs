@@ -10,6 +10,7 @@ use anyhow::Context;
 mod licences;
 mod machine_paths;
 mod module_size;
+mod named_tests;
 mod rust_text;
 mod unfinished;
 mod unsafe_places;
@@ -24,6 +25,7 @@ pub(crate) const ALL: &[(&str, Check)] = &[
     ("no path of one machine", machine_paths::check),
     ("nothing left unfinished", unfinished::check),
     ("modules of readable size", module_size::check),
+    ("tests named in docs/failures.md exist", named_tests::check),
     ("every crate has the workspace lints", workspace_lints::check),
     ("licences and sources as in deny.toml", licences::check),
 ];
