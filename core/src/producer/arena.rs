@@ -12,11 +12,12 @@
 //! deadline as the publication before it.
 //!
 //! The count of published payloads moves between the last wait of a publication and its tail store, so a buffer that is
-//! never published owes nothing.
+//! never published owes nothing. The ready entry of a buffer says how many payloads it has, so that the host can acknowledge
+//! those of a buffer that it cannot read.
 
 use core::mem::offset_of;
 
-use super::{Hooks, PoolSetup};
+use super::{Beside, Hooks, PoolSetup};
 use crate::layout::args_dump::BufferState;
 use crate::mem::{DevAddr, Fault, LongPeer, Memory, OwnCount};
 
@@ -99,6 +100,10 @@ impl<M: Memory> Hooks<M> for Arena<M> {
 
     fn given_up(&mut self) {
         self.in_current = 0;
+    }
+
+    fn beside(&self) -> Beside {
+        Beside::count(u32::try_from(self.in_current).unwrap_or(u32::MAX))
     }
 
     fn is_acknowledged(&self) -> bool {

@@ -70,7 +70,7 @@ pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords};
 pub use latch::{HostSigns, Latch};
 pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState, Slot, Stash};
-pub use ready_ring::{ReadyEntry, ReadyRing, RingLook};
+pub use ready_ring::{Beside, ReadyEntry, ReadyRing, RingLook};
 pub use switch::{Patience, Progress, Switch, SwitchEnd};
 pub use wait_log::WaitLog;
 
@@ -115,6 +115,10 @@ pub trait Hooks<M: Memory>: Sized {
     fn before_publish(&mut self);
     /// The records of the current buffer were given up; it is filled afresh.
     fn given_up(&mut self);
+    /// What the records of the current buffer have beside them.
+    fn beside(&self) -> Beside {
+        Beside::UNSAID
+    }
     /// Whether the host is done with everything beside the records that was published.
     fn is_acknowledged(&self) -> bool {
         true

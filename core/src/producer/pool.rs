@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use zerocopy::IntoBytes;
 
-use super::{FreeLook, FreeQueue, Hooks, ReadyEntry, Records, Subsystem};
+use super::{Beside, FreeLook, FreeQueue, Hooks, ReadyEntry, Records, Subsystem};
 use crate::layout::extension::DROP_CAUSES;
 use crate::layout::{Instance, PoolKind, PoolOffsets};
 use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Window};
@@ -331,13 +331,14 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             kind: K::KIND,
             buffer: self.state.buffer,
             sequence: self.state.sequence,
+            beside: self.hooks.beside(),
         }
     }
 
     /// The entry that publishes the stashed buffer.
     pub(super) fn stash_entry(&self) -> ReadyEntry {
         let Stash { buffer, sequence, .. } = self.state.stash;
-        ReadyEntry { instance: self.instance, kind: K::KIND, buffer, sequence }
+        ReadyEntry { instance: self.instance, kind: K::KIND, buffer, sequence, beside: Beside::UNSAID }
     }
 
     /// Lets go of the stashed buffer, which was just published.

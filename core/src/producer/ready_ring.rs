@@ -20,6 +20,29 @@ pub struct ReadyEntry {
     pub buffer: DevAddr,
     /// Its sequence number in the pool.
     pub sequence: u32,
+    /// What its records have beside them.
+    pub beside: Beside,
+}
+
+/// How many things lie beside the records of a buffer and are acknowledged apart, such as payloads in an arena: known to the
+/// host even if the buffer cannot be read. Stands in a word of the entry that the wire contract leaves unused, as one more
+/// than there are; a peer that does not count them leaves 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Beside(u32);
+
+impl Beside {
+    /// Nobody says.
+    pub const UNSAID: Self = Self(0);
+
+    /// So many.
+    pub const fn count(things: u32) -> Self {
+        Self(things.saturating_add(1))
+    }
+
+    /// How many, if that is said.
+    pub const fn get(self) -> Option<u32> {
+        self.0.checked_sub(1)
+    }
 }
 
 impl ReadyEntry {
@@ -28,14 +51,15 @@ impl ReadyEntry {
     /// # Errors
     /// [`Fault`] when the transport fails.
     pub fn read(entries: &impl Words, index: u32) -> Result<Self, Fault> {
-        let mut words = [0; 5];
+        let mut words = [0; 6];
         entries.try_read(index.wrapping_mul(ENTRY_WORDS), &mut words)?;
-        let [instance, kind, low, high, sequence] = words;
+        let [instance, kind, low, high, sequence, beside] = words;
         Ok(Self {
             instance: Instance(instance),
             kind: PoolKind(kind),
             buffer: DevAddr::join(low, high),
             sequence,
+            beside: Beside(beside),
         })
     }
 
@@ -47,6 +71,9 @@ impl ReadyEntry {
         entries.set(first + 2, low);
         entries.set(first + 3, high);
         entries.set(first + 4, self.sequence);
+        if self.beside != Beside::UNSAID {
+            entries.set(first + 5, self.beside.0);
+        }
     }
 
     /// Words that a table of `entries` entries takes.

@@ -127,6 +127,8 @@ pub struct Account {
     pub imbalances: u64,
     /// Payloads that lay nowhere in their arena.
     pub bad_payloads: u64,
+    /// Payloads of records that could not be read or written.
+    pub lost_payloads: u64,
     /// Lanes that did not report flushed in time.
     pub lanes_missing: u32,
     /// A sequencer of the device could go on no further; only ScopeStats says so.
@@ -201,6 +203,7 @@ impl Account {
             corrupt_words: counts.corrupt_words,
             imbalances: counts.imbalances,
             bad_payloads: collected.pools.iter().map(|tally| tally.bad_payloads).sum(),
+            lost_payloads: collected.pools.iter().map(|tally| tally.lost_payloads).sum(),
             lanes_missing,
             fatal: is_fatal(memory, part)?,
         })

@@ -44,6 +44,8 @@ pub(super) struct Tally {
     pub(super) buffers: u64,
     /// Payloads that lie nowhere in the arena.
     pub(super) bad_payloads: u64,
+    /// Payloads of records that could not be copied, or that the sink would not take.
+    pub(super) lost_payloads: u64,
 }
 
 /// Payloads of one lane that are safe.
@@ -74,6 +76,7 @@ impl Collected {
             tally.uncounted += other.uncounted;
             tally.buffers += other.buffers;
             tally.bad_payloads += other.bad_payloads;
+            tally.lost_payloads += other.lost_payloads;
         }
         self.rq.add(&other.rq);
         self.fq.add(&other.fq);
@@ -190,12 +193,14 @@ impl<M: CopyMemory> Collector<M> {
             Ok(count) if count <= layout.capacity => count,
             Ok(count) => {
                 let text = buffer(&format!("{count} records stated, room for {}", layout.capacity));
-                return self.note(&text);
+                self.note(&text);
+                return self.give_up_payloads(part, &full);
             }
             Err(fault) => {
                 tally.uncounted += u64::from(layout.capacity);
                 let text = buffer(&format!("count not copied: {fault}"));
-                return self.note(&text);
+                self.note(&text);
+                return self.give_up_payloads(part, &full);
             }
         };
         let mut bytes = std::mem::take(&mut self.bytes);
@@ -217,7 +222,8 @@ impl<M: CopyMemory> Collector<M> {
         if let Err(fault) = attempt(|| read(&self.memory, at.offset(layout.records as u64), records)) {
             tally.copy_failed += u64::from(count);
             let text = buffer(&format!("{count} records not copied: {fault}"));
-            return self.note(&text);
+            self.note(&text);
+            return self.give_up_payloads(part, full);
         }
         let meta = BufferMeta { subsystem: *subsystem, kind, instance, sequence: full.sequence, count };
         let payloads = self.collect_payloads(part, &meta, records);
@@ -225,6 +231,12 @@ impl<M: CopyMemory> Collector<M> {
             attempt(|| self.sink.buffer(&meta, records))?;
             Ok(payloads)
         });
+        let payloads = if self.completed[part].is_empty() {
+            0
+        } else {
+            let found = || records_of(records).filter(has_payload).count() as u64;
+            said(full, layout).unwrap_or_else(found)
+        };
         let tally = &mut self.collected[part].pools[pool.0 as usize];
         match written {
             Ok(bad_payloads) => {
@@ -233,11 +245,23 @@ impl<M: CopyMemory> Collector<M> {
             }
             Err(error) => {
                 tally.copy_failed += u64::from(count);
+                tally.lost_payloads += payloads;
                 let text = format!("{meta}: {count} records not written: {error}");
                 self.note(&text);
             }
         }
-        self.complete(part, instance, records);
+        self.complete(part, instance, payloads);
+    }
+
+    /// Nobody gets the payloads of a buffer that cannot be read: the lane must not wait for them.
+    fn give_up_payloads(&mut self, part: usize, full: &Full) {
+        let Source { directory, .. } = &self.sources[part];
+        let pool = directory.pool_of(full.buffer);
+        let named = directory.pool(pool);
+        let Some(layout) = self.sources[part].layout_of(named.kind) else { return };
+        let (instance, payloads) = (named.instance, said(full, layout).unwrap_or(0));
+        self.collected[part].pools[pool.0 as usize].lost_payloads += payloads;
+        self.complete(part, instance, payloads);
     }
 
     /// Hands on the payloads of the records of a buffer. How many of them lie nowhere.
@@ -291,10 +315,9 @@ impl<M: CopyMemory> Collector<M> {
         Ok(())
     }
 
-    /// All that the payloads of these records were good for is done: the lane may have their place.
-    fn complete(&mut self, part: usize, lane: Instance, records: &[u8]) {
+    /// All that so many payloads of a lane were good for is done: the lane may have their place.
+    fn complete(&mut self, part: usize, lane: Instance, payloads: u64) {
         let Some(completed) = self.completed[part].get_mut(lane.0 as usize) else { return };
-        let payloads = records_of(records).filter(has_payload).count() as u64;
         completed.count += payloads;
         completed.is_owed |= payloads > 0;
         self.acknowledge(part, lane.0 as usize);
@@ -326,6 +349,11 @@ impl<M: CopyMemory> Collector<M> {
             tracing::warn!("{what}");
         }
     }
+}
+
+/// Payloads of a buffer as its lane says; `None` where it does not say, or what cannot be.
+fn said(full: &Full, layout: BufferLayout) -> Option<u64> {
+    full.beside.get().filter(|&payloads| payloads <= layout.capacity).map(u64::from)
 }
 
 fn read<M: CopyMemory>(memory: &M, from: DevAddr, into: &mut [u8]) -> Result<(), Fault> {

@@ -139,7 +139,9 @@ impl<M: Memory, W: sluice_core::mem::Word> Drain<M, W> {
                 RingState::Entry { index, .. } => {
                     let entry = ring.read(index)?;
                     let drained = match self.accept(&entry) {
-                        Ok(buffer) => Drained::Buffer(Full { buffer, sequence: entry.sequence }),
+                        Ok(buffer) => {
+                            Drained::Buffer(Full { buffer, sequence: entry.sequence, beside: entry.beside })
+                        }
                         Err(why) => Drained::Refused { ring: number, entry, why },
                     };
                     *self.state.judged.insert((index, drained))

@@ -50,6 +50,8 @@ pub use sink::{BufferMeta, Discard, Freeze, LanePhase, PayloadMeta, Sink};
 
 pub use views::{FreeQueueFeed, GateControl, HeldWords, Occupancy, RingDrain, RingState, RingWatch};
 
+use sluice_core::producer::Beside;
+
 use ledger::BufferId;
 
 /// An order-preserving hand-over between two roles. Never full: it has room for every buffer there is.
@@ -67,6 +69,8 @@ pub struct Full {
     pub buffer: BufferId,
     /// Its sequence number in the pool.
     pub sequence: u32,
+    /// What its records have beside them, as its lane says.
+    pub beside: Beside,
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use sluice_core::mem::{Clock, DevAddr, Fault, Memory, Window, Word, Words};
+use sluice_core::producer::Beside;
 use sluice_host::dfx::ledger::BufferId;
 use sluice_host::dfx::{Full, Pipe};
 
@@ -559,6 +560,6 @@ impl Pipe<Full> for ModelPipe {
     }
 
     fn pop(&self) -> Option<Full> {
-        self.pop_buffer().map(|buffer| Full { buffer, sequence: 0 })
+        self.pop_buffer().map(|buffer| Full { buffer, sequence: 0, beside: Beside::UNSAID })
     }
 }

@@ -2,7 +2,7 @@
 
 use loom::thread;
 use sluice_core::layout::{Instance, PoolKind};
-use sluice_core::producer::{FreeLook, FreeQueue, ReadyEntry, ReadyRing, RingLook, tiny};
+use sluice_core::producer::{Beside, FreeLook, FreeQueue, ReadyEntry, ReadyRing, RingLook, tiny};
 use sluice_host::dfx::{FreeQueueFeed, Occupancy, RingDrain, RingState};
 
 use crate::memory::{LoomMemory, Weakened};
@@ -13,7 +13,13 @@ use crate::{POOL, RING, explore};
 const SLOTS: u32 = 1;
 
 fn entry(sequence: u32) -> ReadyEntry {
-    ReadyEntry { instance: Instance(4), kind: PoolKind(2), buffer: buffer(0, sequence), sequence }
+    ReadyEntry {
+        instance: Instance(4),
+        kind: PoolKind(2),
+        buffer: buffer(0, sequence),
+        sequence,
+        beside: Beside::UNSAID,
+    }
 }
 
 /// A lane publishes one entry more than the ring has slots, a host drains them.

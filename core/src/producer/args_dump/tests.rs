@@ -156,6 +156,7 @@ impl<M: CopyMemory + Poke> Host<M> {
         self.memory.poke(BASE.offset(ring.head as u64), (head + 1) % entries);
         self.give(entry.buffer);
         let payloads = taken.iter().filter(|(record, _)| record.payload_size > 0).count() as u32;
+        assert_eq!(entry.beside.get(), Some(payloads));
         let at = self.state(offset_of!(BufferState, completed_payload_count));
         self.complete(self.memory.peek(at) + payloads);
         Some(taken)

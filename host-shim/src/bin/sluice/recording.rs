@@ -200,6 +200,10 @@ impl Capture {
             let payloads = Many(account.bad_payloads, "payload", "payloads");
             report.wrong.push(format!("{subsystem}: {payloads} lay nowhere in the arena"));
         }
+        if account.lost_payloads > 0 {
+            let payloads = Many(account.lost_payloads, "payload", "payloads");
+            report.wrong.push(format!("{subsystem}: {payloads} of lost records are lost too"));
+        }
         if account.imbalances > 0 {
             let releases = Many(account.imbalances, "release", "releases");
             report.wrong.push(format!("{subsystem}: buffers did not add up at {releases}"));

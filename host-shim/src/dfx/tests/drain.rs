@@ -8,7 +8,7 @@ fn poll(bench: &Bench, drain: &mut Drain<Double, CounterWord>) -> Drained {
 }
 
 fn full(buffer: u32, sequence: u32) -> Full {
-    Full { buffer: BufferId(buffer), sequence }
+    Full { buffer: BufferId(buffer), sequence, beside: Beside::UNSAID }
 }
 
 #[test]

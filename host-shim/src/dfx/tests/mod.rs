@@ -21,7 +21,7 @@ use sluice_core::layout::{Instance, PoolKind};
 use sluice_core::mem::testing::{Double, Poke};
 use sluice_core::mem::{DevAddr, Fault};
 use sluice_core::producer::tiny::{self, Record};
-use sluice_core::producer::{ReadyEntry, Records, Rules};
+use sluice_core::producer::{Beside, ReadyEntry, Records, Rules};
 
 use super::attach::ScanViews;
 use super::drain::Drain;
@@ -242,7 +242,13 @@ impl Bench {
 
 fn entry(buffer: u32, sequence: u32) -> ReadyEntry {
     let instance = Instance(buffer / BUFFERS);
-    ReadyEntry { instance, kind: Record::KIND, buffer: tiny::buffer(buffer), sequence }
+    ReadyEntry {
+        instance,
+        kind: Record::KIND,
+        buffer: tiny::buffer(buffer),
+        sequence,
+        beside: Beside::UNSAID,
+    }
 }
 
 const fn flag(gate: Gate) -> usize {

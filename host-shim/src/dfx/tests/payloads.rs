@@ -9,7 +9,8 @@ use sluice_core::layout::SubsystemId;
 use sluice_core::layout::args_dump::{ArgKind, BufferState, Record};
 use sluice_core::mem::testing::Poke;
 use sluice_core::mem::{CopyMemory, DevAddr};
-use zerocopy::FromZeros;
+use sluice_core::producer::Beside;
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::serving::Show;
 use super::stage::ARENA_BYTES;
@@ -144,7 +145,37 @@ fn payloads_that_a_full_disk_refuses_are_counted_and_acknowledged() {
         let account = show.account();
         assert_eq!(account.lost(), Lost { copy_failed: lost, ..Lost::default() });
         assert_eq!((account.produced(), account.collected()), (2, 2 - lost));
+        assert_eq!(account.lost_payloads, lost);
         assert_eq!(completed(&show), 2, "the lane must not wait for bytes that nobody gets");
+        show.turn();
+        assert_eq!(show.hand.queued(1), 1);
+    }
+}
+
+#[test]
+fn payloads_of_a_buffer_that_cannot_be_read_are_counted_and_acknowledged() {
+    /// More records than a buffer has: nothing of such a buffer is believed but what its entry says.
+    const NONSENSE: u32 = 100_000;
+    for (said, count, read_failures, lost) in [
+        (Beside::count(2), 2, 3, 2),
+        (Beside::count(2), 2, 2, 0),
+        (Beside::count(1), NONSENSE, 0, 1),
+        (Beside::UNSAID, 2, 3, 0),
+        (Beside::count(NONSENSE), 2, 3, 0),
+    ] {
+        let (mut show, keeper, _) = show();
+        let buffer = show.hand.claim(1).unwrap();
+        let memory = &show.device.memory().block;
+        memory.write_bytes(buffer, [payload(0, 8), payload(8, 8)].as_bytes()).unwrap();
+        show.hand.publish_with(1, 1, buffer, 0, count, said);
+        show.turn();
+        show.device.fail_reads(read_failures);
+        show.collect();
+        let is_read = read_failures < 3 && count == 2;
+        assert_eq!(keeper.payloads.lock().unwrap().len(), if is_read { 2 } else { 0 });
+        assert_eq!(completed(&show), if is_read { 2 } else { lost as u32 }, "{said:?}");
+        let account = show.account();
+        assert_eq!((account.lost_payloads, account.is_lossless()), (lost, is_read));
         show.turn();
         assert_eq!(show.hand.queued(1), 1);
     }

@@ -17,6 +17,7 @@ use sluice_core::layout::{
 use sluice_core::mem::testing::{BlockMemory, Poke, block};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, Fault, Memory};
 use sluice_core::mmio::{RegisterMap, TpbId};
+use sluice_core::producer::Beside;
 
 use zerocopy::IntoBytes;
 
@@ -277,6 +278,19 @@ impl Hand {
 
     /// Publishes `buffer` of pool `instance` in the ring of `lane`, with `count` records that were made, as it says.
     pub(super) fn publish(&self, lane: u32, instance: u32, buffer: DevAddr, sequence: u32, count: u32) {
+        self.publish_with(lane, instance, buffer, sequence, count, Beside::UNSAID);
+    }
+
+    /// Publishes a buffer whose entry says what is beside its records.
+    pub(super) fn publish_with(
+        &self,
+        lane: u32,
+        instance: u32,
+        buffer: DevAddr,
+        sequence: u32,
+        count: u32,
+        beside: Beside,
+    ) {
         let kind = self.kind();
         let layout = self.region.array(kind).expect("a kind of the region").buffer;
         self.memory.poke(buffer.offset(layout.count as u64), count);
@@ -293,6 +307,7 @@ impl Hand {
         self.set_word(entry + 4, kind.0);
         self.memory.poke_address(self.at.offset(entry as u64 + 8), buffer);
         self.set_word(entry + 16, sequence);
+        self.set_word(entry + 20, beside.get().map_or(0, |things| things + 1));
         self.set_word(ring.tail, (tail + 1) % self.region.ready_entries());
     }
 
