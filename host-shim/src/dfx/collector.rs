@@ -1,12 +1,13 @@
 //! A collector thread: copies each buffer out, hands its records on, and lets the buffer go back.
 //!
 //! A buffer goes back whatever became of its records: a copy or a sink that fails is tried a few times, then the records are
-//! counted as lost and the buffer is the device's again.
+//! counted as lost and the buffer is the device's again. While buffers come in quick succession the thread does not sleep but
+//! serves the device between them.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_core::gate::Gate;
 use sluice_core::layout::args_dump::Record;
@@ -18,12 +19,14 @@ use super::arena::{ArenaPlace, PayloadsUnderWay, has_payload, records_of};
 use super::ledger::{BufferId, Directory};
 use super::pipe::WaitPipe;
 use super::server::ToCollect;
-use super::service::Orders;
+use super::service::{Orders, Serve};
 use super::sink::{BufferMeta, PayloadMeta, Sink};
 use super::{Full, Pipe};
 
 /// Longest wait for a buffer before the thread looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long after a buffer the thread looks for the next one before it sleeps.
+const HOT: Duration = Duration::from_micros(100);
 /// Longest sleep in a pause before the thread looks whether it is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(1);
 /// How often a copy is made, and its bytes are offered to a sink, before the records are given up.
@@ -107,6 +110,7 @@ pub(super) struct Collector<M> {
     /// Which of the pipes is this collector's.
     number: usize,
     sink: Arc<dyn Sink>,
+    desk: Arc<dyn Serve>,
     bytes: Vec<u8>,
     /// Bytes of payloads on their way.
     piece: Vec<u8>,
@@ -123,6 +127,7 @@ impl<M: CopyMemory> Collector<M> {
         pipes: Arc<[WaitPipe<ToCollect>]>,
         number: usize,
         sink: Arc<dyn Sink>,
+        desk: Arc<dyn Serve>,
     ) -> Self {
         let arrays = sources.iter().flat_map(|source| source.region.arrays());
         let largest = arrays.map(|array| array.buffer.bytes).max().unwrap_or(0);
@@ -136,22 +141,45 @@ impl<M: CopyMemory> Collector<M> {
         let has_arenas = sources.iter().any(|source| !source.arenas.is_empty());
         let piece = vec![0; if has_arenas { PIECE_BYTES } else { 0 }];
         let bytes = vec![0; largest];
-        Self { memory, sources, pipes, number, sink, bytes, piece, completed, collected, refusals_noted: 0 }
+        Self {
+            memory,
+            sources,
+            pipes,
+            number,
+            sink,
+            desk,
+            bytes,
+            piece,
+            completed,
+            collected,
+            refusals_noted: 0,
+        }
     }
 
     /// Collects until told to stop and nothing is left. A sink that panics ends the session's service too.
     pub(super) fn run(mut self, orders: &Orders) -> Vec<Collected> {
         let _guard = TellIfPanicking(orders);
+        let mut last_buffer = Instant::now();
         while !orders.abandoned.load(Ordering::Acquire) {
             if orders.is_paused() {
                 std::thread::sleep(PAUSE_LOOK);
                 continue;
             }
-            match self.pipes[self.number].pop_wait(LOOK) {
-                Some(item) => self.take(item),
-                None if self.acknowledge_all() => {}
-                None if orders.collector_stop.load(Ordering::Acquire) => break,
-                None => {}
+            let pipe = &self.pipes[self.number];
+            let item = match last_buffer.elapsed() < HOT {
+                true => pipe.pop(),
+                false => pipe.pop_wait(LOOK),
+            };
+            let is_busy = item.is_some();
+            if let Some(item) = item {
+                self.take(item);
+                last_buffer = Instant::now();
+            }
+            if !is_busy && !self.acknowledge_all() && orders.collector_stop.load(Ordering::Acquire) {
+                break;
+            }
+            if !self.desk.try_turn(orders.is_paused()) && !is_busy {
+                std::thread::yield_now();
             }
         }
         self.collected

@@ -6,52 +6,65 @@ use std::time::Duration;
 
 use super::Pipe;
 
-/// A first-in-first-out hand-over with a bounded wait for the taker. Allocates once.
+/// A first-in-first-out hand-over with a bounded wait for the taker. Allocates once, and calls the kernel only to wait or to
+/// end a wait.
 #[derive(Debug)]
 pub struct WaitPipe<T> {
-    items: Mutex<VecDeque<T>>,
+    state: Mutex<State<T>>,
     filled: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    items: VecDeque<T>,
+    /// Takers that wait.
+    waiting: u32,
 }
 
 impl<T> WaitPipe<T> {
     /// A pipe with room for `capacity` items; more would reallocate.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { items: Mutex::new(VecDeque::with_capacity(capacity)), filled: Condvar::new() }
+        let state = State { items: VecDeque::with_capacity(capacity), waiting: 0 };
+        Self { state: Mutex::new(state), filled: Condvar::new() }
     }
 
-    fn items(&self) -> MutexGuard<'_, VecDeque<T>> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
         // A panic while the lock is held cannot leave a queue half changed.
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the oldest item, waiting up to `timeout` for one.
     pub fn pop_wait(&self, timeout: Duration) -> Option<T> {
-        let items = self.items();
-        let (mut items, _) = self
-            .filled
-            .wait_timeout_while(items, timeout, |items| items.is_empty())
-            .unwrap_or_else(PoisonError::into_inner);
-        items.pop_front()
+        let mut state = self.state();
+        if state.items.is_empty() {
+            state.waiting += 1;
+            (state, _) = self
+                .filled
+                .wait_timeout_while(state, timeout, |state| state.items.is_empty())
+                .unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        state.items.pop_front()
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.items().is_empty()
+        self.state().items.is_empty()
     }
 }
 
 impl<T> Pipe<T> for WaitPipe<T> {
     fn push(&self, item: T) {
-        let mut items = self.items();
-        let was_empty = items.is_empty();
-        items.push_back(item);
-        drop(items);
-        if was_empty {
+        let mut state = self.state();
+        state.items.push_back(item);
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        if is_awaited {
             self.filled.notify_one();
         }
     }
 
     fn pop(&self) -> Option<T> {
-        self.items().pop_front()
+        self.state().items.pop_front()
     }
 }

@@ -1,4 +1,4 @@
-//! One subsystem as the service thread serves it: its drain and its keeper in turn, and what both count.
+//! One subsystem as the service serves it: its drain and its keeper in turn, and what both count.
 
 use std::mem::offset_of;
 use std::sync::Arc;

@@ -1,17 +1,26 @@
-//! The service thread: every subsystem's drain and keeper in turn, hot while traffic flows, asleep when none does.
+//! The service: every subsystem's drain and keeper in turn, hot while traffic flows, asleep when none does.
+//!
+//! ```text
+//!   service thread   turn ─ turn ─ yield ─ turn ─ … ─ asleep        whatever collectors do
+//!   collectors       collect ─ turn ─ collect ─ turn ─ turn ─ …     while they are awake anyway
+//! ```
+//!
+//! A turn belongs to whoever holds the desk, and only one thread does: rings, free queues and flags have one writer at a
+//! time. Collectors take a turn after each buffer, so that one they give back is with its lane at once, although the service
+//! may have to wait for a processor; the service never waits for a collector or a sink, so lanes are seen to whatever those do.
 //!
 //! Hot means polling with nothing but a yield in between, for one millisecond after the last buffer or signal; asleep means
 //! waiting for the device's progress count, at most a millisecond at a time, so that a device without a doorbell is still
 //! noticed within that. A pause stands for a host whose consumers are busy elsewhere: until it ends nothing is drained or
 //! collected. The owner of the gates goes on, so the freeze that follows says how long the lanes stood still.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use sluice_core::mem::{Fault, Memory, Own};
 
-use super::server::Server;
+use super::server::{Server, ServerCounts};
 use super::tables::HeapMirror;
 use crate::device::Device;
 
@@ -68,12 +77,31 @@ impl Orders {
     }
 }
 
-/// The service's possessions.
-pub(super) struct Service<D: Device> {
+/// What a turn takes.
+struct Desk<D: Device> {
     device: Arc<D>,
     servers: Vec<Server<D>>,
     heartbeat: Own<<D::Mem as Memory>::Word>,
     heap: HeapMirror<<D::Mem as Memory>::Word>,
+    last_traffic: Instant,
+}
+
+/// A way to serve for threads that are awake anyway.
+pub(super) trait Serve: Send + Sync {
+    /// One turn, unless another thread is at it; drains nothing in a pause. Whether anything moved. Never blocks.
+    fn try_turn(&self, is_paused: bool) -> bool;
+}
+
+impl<D: Device> Serve for Mutex<Desk<D>> {
+    fn try_turn(&self, is_paused: bool) -> bool {
+        self.try_lock().is_ok_and(|mut desk| desk.turn(is_paused))
+    }
+}
+
+/// The service's possessions.
+pub(super) struct Service<D: Device> {
+    device: Arc<D>,
+    desk: Arc<Mutex<Desk<D>>>,
     orders: Arc<Orders>,
     linger: Duration,
 }
@@ -88,12 +116,31 @@ impl<D: Device> Service<D> {
         orders: Arc<Orders>,
         linger: Duration,
     ) -> Self {
-        Self { device, servers, heartbeat, heap, orders, linger }
+        let last_traffic = Instant::now();
+        let desk = Desk { device: Arc::clone(&device), servers, heartbeat, heap, last_traffic };
+        Self { device, desk: Arc::new(Mutex::new(desk)), orders, linger }
+    }
+
+    /// For collectors.
+    pub(super) fn desk(&self) -> Arc<dyn Serve> {
+        Arc::clone(&self.desk) as _
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Desk<D>> {
+        // Who panicked at it has ended the session's service already.
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_hold(&self) -> Option<MutexGuard<'_, Desk<D>>> {
+        match self.desk.try_lock() {
+            Ok(desk) => Some(desk),
+            Err(TryLockError::Poisoned(desk)) => Some(desk.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Serves until told to stop; then until nothing is left.
-    pub(super) fn run(mut self) -> Self {
-        let mut last_traffic = Instant::now();
+    pub(super) fn run(self) -> Self {
         let mut stopping_since = None;
         loop {
             let seen = self.device.progress();
@@ -107,15 +154,24 @@ impl<D: Device> Service<D> {
                 }
                 return self;
             }
-            let moved = self.turn(self.orders.is_paused());
-            if moved {
-                last_traffic = Instant::now();
-            } else if let Some(since) = stopping_since
-                && (self.is_done() || since.max(last_traffic).elapsed() >= self.linger)
+            // Another thread that is at it is as good.
+            let Some(mut desk) = self.try_hold() else {
+                std::thread::yield_now();
+                continue;
+            };
+            if desk.turn(self.orders.is_paused()) {
+                continue;
+            }
+            let last_traffic = desk.last_traffic;
+            if let Some(since) = stopping_since
+                && (desk.is_done() || since.max(last_traffic).elapsed() >= self.linger)
             {
                 self.orders.collector_stop.store(true, Ordering::Release);
+                drop(desk);
                 return self;
-            } else if last_traffic.elapsed() < HOT {
+            }
+            drop(desk);
+            if last_traffic.elapsed() < HOT {
                 std::thread::yield_now();
             } else {
                 self.device.wait_progress(seen, SLEEP);
@@ -123,6 +179,18 @@ impl<D: Device> Service<D> {
         }
     }
 
+    /// Ends every wait for this host: says that nobody serves and opens all gates.
+    pub(super) fn detach(&self) -> Result<(), Fault> {
+        self.hold().detach()
+    }
+
+    /// What was counted of each subsystem, in their order.
+    pub(super) fn counts(&self) -> Vec<ServerCounts> {
+        self.hold().servers.iter().map(Server::counts).collect()
+    }
+}
+
+impl<D: Device> Desk<D> {
     /// One turn over all subsystems, which drains nothing in a pause. Whether anything moved.
     fn turn(&mut self, is_paused: bool) -> bool {
         let (mut moved, mut wanted) = (false, false);
@@ -136,6 +204,9 @@ impl<D: Device> Service<D> {
         if wanted {
             self.device.wake_lanes();
         }
+        if moved {
+            self.last_traffic = Instant::now();
+        }
         moved
     }
 
@@ -147,14 +218,9 @@ impl<D: Device> Service<D> {
     }
 
     /// Ends every wait for this host: says that nobody serves and opens all gates.
-    pub(super) fn detach(&mut self) -> Result<(), Fault> {
+    fn detach(&mut self) -> Result<(), Fault> {
         let detached: Vec<_> = self.servers.iter_mut().map(Server::detach).collect();
         self.device.wake_lanes();
         detached.into_iter().collect()
-    }
-
-    /// What was counted of each subsystem, in their order.
-    pub(super) fn servers(&self) -> &[Server<D>] {
-        &self.servers
     }
 }

@@ -10,7 +10,8 @@
 //!
 //! However many subsystems record, two threads serve them all: the service, which turns over every subsystem's drain and
 //! keeper, and the collector, which copies each buffer out, hands its records to the [`Sink`], and only then lets the buffer
-//! go back. A session may have more collectors; each takes the buffers of some pools.
+//! go back. A session may have more collectors; each takes the buffers of some pools. What each thread does while the others
+//! are busy: see the service.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use super::collector::{Collected, Collector, Source};
 use super::config::DfxConfig;
 use super::pipe::WaitPipe;
 use super::plan::{Part, Plan, PlanError};
-use super::server::{Outlet, Server, ToCollect};
+use super::server::{Outlet, Server, ServerCounts, ToCollect};
 use super::service::{Orders, Service};
 use super::sink::Sink;
 use super::worker::Worker;
@@ -143,6 +144,7 @@ impl<D: Device> Session<D> {
                 Arc::clone(&pipes),
                 number,
                 Arc::clone(&sink),
+                service.desk(),
             );
             let orders = Arc::clone(&orders);
             session.collectors.push(Worker::spawn("collecting", move || collector.run(&orders))?);
@@ -196,10 +198,10 @@ impl<D: Device> Session<D> {
         {
             tracing::warn!("phases of the device are not kept: {error}");
         }
-        let parts = self.plan.parts().iter().zip(service.servers());
-        let account = |((part, server), (collected, missing)): ((&Part, &Server<D>), _)| {
-            let account =
-                Account::of(self.device.memory(), &self.plan, part, server.counts(), collected, missing)?;
+        let counts = service.counts();
+        let parts = self.plan.parts().iter().zip(&counts);
+        let account = |((part, counts), (collected, missing)): ((&Part, &ServerCounts), _)| {
+            let account = Account::of(self.device.memory(), &self.plan, part, *counts, collected, missing)?;
             Ok((part.subsystem, account))
         };
         parts.zip(collected.iter().zip(missing)).map(account).collect()
@@ -216,7 +218,7 @@ impl<D: Device> Session<D> {
         let collectors = self.collectors.drain(..).map(|collector| collector.join(self.config.linger));
         let collectors: Vec<_> = collectors.collect();
         self.orders.abandoned.store(true, Ordering::Release);
-        let mut service = service.unwrap_or(Err(SessionError::Panicked("serving")))?;
+        let service = service.unwrap_or(Err(SessionError::Panicked("serving")))?;
         again(|| service.detach())?;
         let mut collected: Option<Vec<Collected>> = None;
         for found in collectors {

@@ -16,7 +16,7 @@ use crate::dfx::collector::{Collector, Source};
 use crate::dfx::ledger::BufferId;
 use crate::dfx::plan::Plan;
 use crate::dfx::server::{Outlet, Server, ToCollect};
-use crate::dfx::service::Orders;
+use crate::dfx::service::{Orders, Serve};
 use crate::dfx::{DfxConfig, Discard, Pipe, Sink, WaitPipe};
 
 /// One subsystem with everything that serves it.
@@ -27,6 +27,15 @@ pub(super) struct Show {
     server: Server<Played>,
     pub(super) collector: Collector<<Played as Device>::Mem>,
     pub(super) hand: Hand,
+}
+
+/// Turns are the test's.
+struct Nobody;
+
+impl Serve for Nobody {
+    fn try_turn(&self, _is_paused: bool) -> bool {
+        false
+    }
 }
 
 impl Show {
@@ -55,7 +64,8 @@ impl Show {
         let orders = Arc::new(Orders::new());
         let server =
             Server::attach(memory, &plan, part, config, outlet, returned, orders).expect("mapped memory");
-        let collector = Collector::new(memory.clone(), [source].into(), Arc::clone(&pipes), 0, sink);
+        let collector =
+            Collector::new(memory.clone(), [source].into(), Arc::clone(&pipes), 0, sink, Arc::new(Nobody));
         let recorders = plan.recorders();
         let region = recorders.region(part.subsystem).expect("a subsystem that records");
         let hand = Hand::over(&device, part.subsystem, config.shape, region, recorders.extension);
