@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sluice_core::exec::CoreIndex;
 use sluice_core::layout::{ArchId, Shape, SubsystemId};
@@ -34,6 +35,11 @@ fn all_subsystems_together_take_three_threads_at_most() {
         assert!((2..=most).contains(&own), "{own} threads");
         let accounts = session.stop().expect("accounts");
         assert!(accounts.keys().copied().eq(SubsystemId::ALL));
-        assert_eq!(threads(), before, "a stop ends them all");
+        // The system goes on listing a thread that was joined for a moment.
+        let patience = Instant::now() + Duration::from_secs(10);
+        while threads() != before {
+            assert!(Instant::now() < patience, "a stop ends them all: {} of {before} left", threads());
+            std::thread::yield_now();
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A thread of a session, and a wait for its end that has an end itself.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::session::SessionError;
@@ -10,6 +10,7 @@ use super::session::SessionError;
 pub(super) struct Worker<T> {
     role: &'static str,
     result: Receiver<T>,
+    thread: JoinHandle<()>,
 }
 
 impl<T: Send + 'static> Worker<T> {
@@ -27,7 +28,7 @@ impl<T: Send + 'static> Worker<T> {
             let _ = done.send(run());
         };
         match thread::Builder::new().name(format!("sluice-{role}")).spawn(body) {
-            Ok(_) => Ok(Self { role, result }),
+            Ok(thread) => Ok(Self { role, result, thread }),
             Err(error) => Err(SessionError::Thread { role, error }),
         }
     }
@@ -37,9 +38,12 @@ impl<T: Send + 'static> Worker<T> {
     /// # Errors
     /// [`SessionError::Panicked`], or [`SessionError::Stuck`] when it still runs.
     pub(super) fn join(self, limit: Duration) -> Result<T, SessionError> {
-        self.result.recv_timeout(limit).map_err(|error| match error {
-            RecvTimeoutError::Timeout => SessionError::Stuck { role: self.role, limit },
-            RecvTimeoutError::Disconnected => SessionError::Panicked(self.role),
-        })
+        let result = self.result.recv_timeout(limit);
+        if matches!(result, Err(RecvTimeoutError::Timeout)) {
+            return Err(SessionError::Stuck { role: self.role, limit });
+        }
+        // It has nothing left to do.
+        let ended = self.thread.join();
+        result.ok().filter(|_| ended.is_ok()).ok_or(SessionError::Panicked(self.role))
     }
 }
