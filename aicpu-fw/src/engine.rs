@@ -26,7 +26,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::board::{EngineBoard, Execution};
 use crate::copy::CopyEngine;
 use crate::platform::{Activity, Context, Platform};
-use crate::record::{Dispatch, Finish, Grant, ItemAt, Recorder};
+use crate::record::{Dispatch, Finish, Grant, ItemAt, Picked, Recorder};
 
 /// Where in the program an item stands and what follows it.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ enum State {
     Idle,
     Fetch { execution: Execution, at: DevAddr, first: bool },
     Waiting { execution: Execution, item: Item },
-    Running { execution: Execution, item: Item, token: u32, dispatch_cycles: Option<u64> },
+    Running { execution: Execution, item: Item, token: u32, dispatch_cycles: Option<u64>, picked: Picked },
 }
 
 /// One engine of one TPB, as the lane that owns it sees it.
@@ -124,7 +124,7 @@ impl<M: DeviceMemory> EngineService<M> {
                 Activity::Busy
             }
             State::Waiting { execution, item } => self.poll_waiting(lane, execution, item),
-            State::Running { execution, item, token, dispatch_cycles } => {
+            State::Running { execution, item, token, dispatch_cycles, picked } => {
                 let Some(report) = self.mailbox.finished() else { return Activity::Idle };
                 let finish = Finish {
                     core: self.core,
@@ -134,6 +134,7 @@ impl<M: DeviceMemory> EngineService<M> {
                     iteration: lane.iteration,
                     dispatch_cycles,
                     finish_cycles: lane.record.item_clock(lane.cx),
+                    picked,
                 };
                 self.finish(lane, execution, item, &finish, report);
                 Activity::Busy
@@ -209,15 +210,17 @@ impl<M: DeviceMemory> EngineService<M> {
             self.misses = self.misses.wrapping_add(1);
             return Activity::Idle;
         }
-        let recording = match record.grant(cx, self.core) {
+        let at = item.at(execution);
+        let picked = record.pick(cx, at.execution);
+        let recording = match record.grant(cx, self.core, picked) {
             Grant::Granted(recording) => recording,
             Grant::Withheld { until_cycles } => return Activity::Until(until_cycles),
         };
-        record.dispatching(cx, self.core, &item.at(execution));
+        record.dispatching(cx, self.core, &at, picked);
         let dispatch_cycles = record.dispatch_clock(cx);
         let token = self.mailbox.dispatch(item.instruction, recording);
         cx.wake_agent(self.core);
-        self.state = State::Running { execution, item, token, dispatch_cycles };
+        self.state = State::Running { execution, item, token, dispatch_cycles, picked };
         let dispatch = Dispatch {
             core: self.core,
             token,
@@ -225,6 +228,7 @@ impl<M: DeviceMemory> EngineService<M> {
             misses: core::mem::take(&mut self.misses),
             dispatch_cycles,
             is_recorded_by_core: recording.is_some(),
+            picked,
         };
         record.dispatched(cx, &dispatch);
         Activity::Busy

@@ -60,8 +60,18 @@ impl<M: DeviceMemory> Workload<M> {
             self.made += 1;
             // Tokens of a core count up; their gaps are the lane's other cores.
             let token = self.made as u32;
-            let finish =
-                Finish { core, token, kernel: 0, item: None, iteration: 0, dispatch_cycles, finish_cycles };
+            // One that is made up counts as an execution of its own.
+            let picked = record.pick(cx, token.wrapping_sub(1));
+            let finish = Finish {
+                core,
+                token,
+                kernel: 0,
+                item: None,
+                iteration: 0,
+                dispatch_cycles,
+                finish_cycles,
+                picked,
+            };
             record.finished(cx, &finish);
             dispatch_cycles = finish_cycles;
         }

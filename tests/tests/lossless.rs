@@ -82,7 +82,11 @@ fn prepare<D: Device>(device: &D, load: &Load) -> (Heap, Boot<D>, DfxConfig) {
     let boot = HostBoot::attach(device.memory(), map.boot).expect("boot block");
     boot.set_workload(load.records).expect("boot block");
     let shape = Shape::new(load.arch, load.lanes, 10).expect("a shape of the architecture");
-    let swimlane = SubsystemConfig { level: Level::FULL.0, buffers: BufferCounts::uniform(load.buffers) };
+    let swimlane = SubsystemConfig {
+        level: Level::FULL.0,
+        buffers: BufferCounts::uniform(load.buffers),
+        ..SubsystemConfig::new(SubsystemId::Swimlane, shape)
+    };
     let config = DfxConfig { scope: load.scope, ..DfxConfig::new(shape) };
     let config = config.with(SubsystemId::Swimlane, swimlane);
     (heap, boot, config)

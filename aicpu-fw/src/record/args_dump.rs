@@ -8,21 +8,22 @@ use sluice_core::exec::tasks::TaskId;
 use sluice_core::exec::{CoreIndex, LaneIndex};
 use sluice_core::layout::args_dump::{Level, MAGIC, Stage, header_words};
 use sluice_core::layout::extension::AnswerCode;
-use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{DevAddr, DeviceMemory, Word};
 use sluice_core::producer::args_dump::{ArgsDumpRecorder, Argument};
-use sluice_core::producer::{AttachError, Attachment, ControlWords};
+use sluice_core::producer::{AttachError, Attachment};
 
 use super::event::{Finish, ItemAt, Recording, Stamps};
 use super::parking::Parking;
 use super::run::Run;
 use super::tasks;
+use super::wishes::{Events, Wishes};
 use crate::platform::{Context, Platform};
 
 /// What one lane records. What is lost is counted by cause in its pool.
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: ArgsDumpRecorder<M>,
-    control: Option<ControlWords<M>>,
+    wishes: Wishes<M>,
 }
 
 impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
@@ -52,8 +53,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         let attachment = Attachment::open(memory, SubsystemId::ArgsDump, region, extension, run.shape)?;
         let lane = Lane(lane.get());
         let records = ArgsDumpRecorder::attach(memory, cx.map().ram, &attachment, lane, level)?;
-        let control = attachment.control(memory, lane)?;
-        Ok(Self { records, control })
+        let at = (PoolKind::SOLE, Instance(lane.0));
+        let wishes = Wishes::attach(memory, &attachment, lane, level.0, Events::Items, Some(at))?;
+        Ok(Self { records, wishes })
     }
 
     fn arguments<P: Platform<Memory = M>>(
@@ -86,11 +88,12 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
     }
 
     #[inline]
-    fn follow(&mut self) -> bool {
-        if let Some(control) = self.control.as_ref().and_then(ControlWords::poll) {
-            self.records.set_level(Level(control.level));
-        }
-        false
+    fn wishes(&mut self) -> Option<&mut Wishes<P::Memory>> {
+        Some(&mut self.wishes)
+    }
+
+    fn set_level(&mut self, level: u32) {
+        self.records.set_level(Level(level));
     }
 
     fn dispatching(&mut self, core: CoreIndex, at: &ItemAt, env: &mut Parking<'_, P>) {

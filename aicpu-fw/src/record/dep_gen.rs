@@ -7,24 +7,24 @@ use sluice_core::exec::tasks::{Item, ItemPlace, TaskId, TaskTable};
 use sluice_core::exec::{CoreIndex, LaneIndex};
 use sluice_core::layout::args_dump::Role;
 use sluice_core::layout::dep_gen::TENSOR_BYTES;
-use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{CopyMemory, DevAddr, DeviceMemory};
 use sluice_core::mmio::{Engine, TpbId};
 use sluice_core::producer::dep_gen::{DepGenRecorder, Submitted};
-use sluice_core::producer::{AttachError, Attachment, ControlWords};
+use sluice_core::producer::{AttachError, Attachment};
 use zerocopy::IntoBytes;
 
 use super::event::{Recording, Stamps, Submit};
 use super::parking::Parking;
 use super::run::Run;
 use super::tasks;
+use super::wishes::{Events, Wishes};
 use crate::platform::{Context, Platform};
 
 /// What one lane records. What is lost is counted by cause in its pool.
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: DepGenRecorder<M>,
-    control: Option<ControlWords<M>>,
-    is_on: bool,
+    wishes: Wishes<M>,
 }
 
 impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
@@ -48,8 +48,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         let attachment = Attachment::open(cx.memory(), SubsystemId::DepGen, region, extension, run.shape)?;
         let decodes_requests = lane == LaneIndex::SEQUENCER;
         let records = DepGenRecorder::attach(cx.memory(), &attachment, Lane(lane.get()), decodes_requests)?;
-        let control = attachment.control(cx.memory(), Lane(lane.get()))?;
-        Ok(Self { records, control, is_on: true })
+        let at = decodes_requests.then_some((PoolKind::SOLE, Instance(0)));
+        let wishes = Wishes::attach(cx.memory(), &attachment, Lane(lane.get()), 1, Events::Submits, at)?;
+        Ok(Self { records, wishes })
     }
 }
 
@@ -63,17 +64,11 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
     }
 
     #[inline]
-    fn follow(&mut self) -> bool {
-        if let Some(control) = self.control.as_ref().and_then(ControlWords::poll) {
-            self.is_on = control.level > 0;
-        }
-        false
+    fn wishes(&mut self) -> Option<&mut Wishes<P::Memory>> {
+        Some(&mut self.wishes)
     }
 
     fn submitted(&mut self, submit: &Submit, env: &mut Parking<'_, P>) {
-        if !self.is_on {
-            return;
-        }
         let Some(table) = tasks::table(env.context(), submit.tpb) else { return };
         for engine in Engine::ALL {
             for ordinal in 1..=table.items(engine) {

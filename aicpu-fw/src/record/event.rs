@@ -6,7 +6,17 @@ use sluice_core::mmio::{CoreRecording, Engine, TpbId};
 use sluice_core::producer::Settlement;
 
 use super::parking::Parking;
+use super::wishes::Wishes;
 use crate::platform::Platform;
+
+/// Which recorders are told of an item, by their places in the list of all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Picked(pub(super) u8);
+
+impl Picked {
+    /// All.
+    pub(super) const ALL: Self = Self(u8::MAX);
+}
 
 /// Times that some recorder wants. The clock is not read for any other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -86,6 +96,8 @@ pub(crate) struct Dispatch {
     pub(crate) dispatch_cycles: Option<u64>,
     /// Whether the core was told to record it.
     pub(crate) is_recorded_by_core: bool,
+    /// Who records it.
+    pub(crate) picked: Picked,
 }
 
 /// An item that its core has finished.
@@ -105,6 +117,8 @@ pub(crate) struct Finish {
     pub(crate) dispatch_cycles: Option<u64>,
     /// When the completion was seen, if that was stamped.
     pub(crate) finish_cycles: Option<u64>,
+    /// Who records it.
+    pub(crate) picked: Picked,
 }
 
 impl Finish {
@@ -126,10 +140,16 @@ pub(super) trait Recording<P: Platform> {
         0
     }
 
-    /// Once per round: follows what the host wants recorded. Says whether the times it wants may have changed.
-    fn follow(&mut self) -> bool {
-        false
+    /// What the host wants of it; `None` of one that always records.
+    fn wishes(&mut self) -> Option<&mut Wishes<P::Memory>> {
+        None
     }
+
+    /// The host wants another level.
+    fn set_level(&mut self, _level: u32) {}
+
+    /// An execution of `tpb` was started that it does not record.
+    fn passed_over(&mut self, _tpb: TpbId) {}
 
     /// Whether cores record for it, so that it is asked before every dispatch.
     fn grants(&self) -> bool {

@@ -27,6 +27,7 @@ mod run;
 mod scope_stats;
 mod swimlane;
 mod tasks;
+mod wishes;
 
 use ::core::num::NonZeroU32;
 
@@ -40,9 +41,10 @@ use event::{Recording, Stamps};
 use heartbeat::Heartbeat;
 use parking::Parking;
 use run::Run;
+use wishes::Events;
 
 pub(crate) use self::core::{CoreRecord, CoreSlots};
-pub(crate) use event::{Dispatch, EngineEnd, Finish, Grant, ItemAt, Submit};
+pub(crate) use event::{Dispatch, EngineEnd, Finish, Grant, ItemAt, Picked, Submit};
 
 /// The one list of what lanes record, in the order in which recorders are told and flushed.
 macro_rules! with_subsystems {
@@ -70,13 +72,59 @@ macro_rules! declare {
                 true $(&& self.$subsystem.is_none())+
             }
 
-            /// Says whether the times that are wanted may have changed.
+            /// Follows what the host wants. Says whether that has changed.
+            #[inline]
             fn follow<P: Platform<Memory = M>>(&mut self) -> bool {
                 let mut has_changed = false;
-                $(if let Some(recorder) = &mut self.$subsystem {
-                    has_changed |= Recording::<P>::follow(recorder);
+                $(if let Some(recorder) = &mut self.$subsystem
+                    && let Some(wishes) = Recording::<P>::wishes(recorder)
+                    && let Some(level) = wishes.follow()
+                {
+                    Recording::<P>::set_level(recorder, level);
+                    has_changed = true;
                 })+
                 has_changed
+            }
+
+            /// Whether any does not record all that it is told of.
+            fn selects<P: Platform<Memory = M>>(&mut self) -> bool {
+                false $(|| self.$subsystem.as_mut().and_then(Recording::<P>::wishes).is_some_and(|wishes| wishes.selects()))+
+            }
+
+            /// Who records what belongs to that execution of a TPB.
+            #[cold]
+            fn pick<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: u32) -> Picked {
+                let (mut picked, mut place) = (Picked::ALL, 1);
+                $(
+                    if let Some(wishes) = self.$subsystem.as_mut().and_then(Recording::<P>::wishes)
+                        && !wishes.picks(execution, || cx.now_cycles())
+                    {
+                        picked.0 &= !place;
+                    }
+                    place <<= 1;
+                )+
+                let _ = place;
+                picked
+            }
+
+            /// Counts what those do not record who were not picked. A submit is one of `tpb`.
+            #[cold]
+            fn pass_over<P: Platform<Memory = M>>(&mut self, picked: Picked, event: Events, tpb: TpbId) {
+                let mut place = 1;
+                $(
+                    if picked.0 & place == 0
+                        && let Some(recorder) = &mut self.$subsystem
+                    {
+                        if let Some(wishes) = Recording::<P>::wishes(recorder) {
+                            wishes.pass_over(event);
+                        }
+                        if event == Events::Submits {
+                            Recording::<P>::passed_over(recorder, tpb);
+                        }
+                    }
+                    place <<= 1;
+                )+
+                let _ = place;
             }
 
             fn stamps<P: Platform<Memory = M>>(&self) -> Stamps {
@@ -95,10 +143,17 @@ macro_rules! declare {
     };
 }
 
-/// Tells each recorder of `$lane` that is attached; the host hears of buffers that were published.
+/// Tells each recorder of `$lane` that is attached and picked; the host hears of buffers that were published.
 macro_rules! tell {
-    ([$($subsystem:ident),+] $lane:ident, $cx:ident, |$recorder:ident, $env:ident| $event:expr) => {$(
-        if let Some($recorder) = &mut $lane.attached.$subsystem {
+    ([$($subsystem:ident),+] $lane:ident, $cx:ident, |$recorder:ident, $env:ident| $event:expr) => {
+        tell!([$($subsystem),+] $lane, $cx, Picked::ALL, |$recorder, $env| $event)
+    };
+    ([$($subsystem:ident),+] $lane:ident, $cx:ident, $picked:expr, |$recorder:ident, $env:ident| $event:expr) => {{
+        let (Picked(picked), mut place) = ($picked, 1);
+        $(
+        if picked & place != 0
+            && let Some($recorder) = &mut $lane.attached.$subsystem
+        {
             let published = Recording::<P>::published($recorder);
             let $env = &mut Parking::new($cx, $lane.lane, &mut $lane.heartbeat);
             $event;
@@ -106,7 +161,10 @@ macro_rules! tell {
                 $cx.note_host_news();
             }
         }
-    )+};
+        place <<= 1;
+        )+
+        let _ = place;
+    }};
 }
 
 with_subsystems!(declare!);
@@ -128,6 +186,8 @@ pub(crate) struct Recorder<M: DeviceMemory, const CORES: usize> {
     stamps: Stamps,
     /// Whether a recorder is asked before a dispatch.
     grants: bool,
+    /// Whether a recorder does not record all that it is told of.
+    selects: bool,
     /// Recording is over but for what cores still owe.
     settling: bool,
 }
@@ -146,6 +206,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             attached: Attached::NONE,
             stamps: Stamps::default(),
             grants: false,
+            selects: false,
             settling: false,
         })
     }
@@ -186,6 +247,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     fn note_wishes<P: Platform<Memory = M>>(&mut self) {
         self.stamps = self.attached.stamps::<P>();
         self.grants = self.attached.grants::<P>();
+        self.selects = self.attached.selects::<P>();
     }
 
     /// Whether cores have left what they owe.
@@ -203,6 +265,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, number: NonZeroU32, recorders: &Recorders) {
         if let Ok(run) = Run::open(cx, self.lane, number, recorders) {
             self.attached = Attached::attach(cx, self.lane, &run);
+            let _ = self.attached.follow::<P>();
         }
         if self.lane == LaneIndex::SEQUENCER && self.attached.reads_tasks() {
             tasks::forget_all(cx);
@@ -230,15 +293,26 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         if self.settling { None } else { self.item_clock(cx) }
     }
 
-    /// Whether `core` may be given the next item.
+    /// Who records what belongs to that execution of a TPB, as the host wants it.
     #[inline]
-    pub(crate) fn grant<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, core: CoreIndex) -> Grant {
-        if self.grants && !self.settling { self.ask(cx, core) } else { Grant::Granted(None) }
+    pub(crate) fn pick<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: u32) -> Picked {
+        if self.selects { self.attached.pick(cx, execution) } else { Picked::ALL }
     }
 
-    fn ask<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, core: CoreIndex) -> Grant {
+    /// Whether `core` may be given the next item, which those record who are `picked`.
+    #[inline]
+    pub(crate) fn grant<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        core: CoreIndex,
+        picked: Picked,
+    ) -> Grant {
+        if self.grants && !self.settling { self.ask(cx, core, picked) } else { Grant::Granted(None) }
+    }
+
+    fn ask<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, core: CoreIndex, picked: Picked) -> Grant {
         let mut grant = Grant::Granted(None);
-        with_subsystems!(tell! self, cx, |recorder, env| {
+        with_subsystems!(tell! self, cx, picked, |recorder, env| {
             if Recording::<P>::grants(recorder) {
                 grant = recorder.grant(core, env);
             }
@@ -248,7 +322,11 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
 
     /// An execution was started.
     pub(crate) fn submitted<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, submit: &Submit) {
-        with_subsystems!(tell! self, cx, |recorder, env| recorder.submitted(submit, env));
+        let picked = self.pick(cx, submit.ordinal);
+        with_subsystems!(tell! self, cx, picked, |recorder, env| recorder.submitted(submit, env));
+        if picked != Picked::ALL {
+            self.attached.pass_over::<P>(picked, Events::Submits, submit.tpb);
+        }
     }
 
     /// An item is handed to its core next.
@@ -258,8 +336,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         cx: &Context<P>,
         core: CoreIndex,
         item: &ItemAt,
+        picked: Picked,
     ) {
-        with_subsystems!(tell! self, cx, |recorder, env| recorder.dispatching(core, item, env));
+        with_subsystems!(tell! self, cx, picked, |recorder, env| recorder.dispatching(core, item, env));
     }
 
     /// An item was handed to its core.
@@ -268,19 +347,26 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         if self.settling {
             return;
         }
-        with_subsystems!(tell! self, cx, |recorder, env| recorder.dispatched(dispatch, env));
+        with_subsystems!(tell! self, cx, dispatch.picked, |recorder, env| recorder.dispatched(dispatch, env));
+        if dispatch.picked != Picked::ALL {
+            self.attached.pass_over::<P>(dispatch.picked, Events::Items, dispatch.core.tpb());
+        }
     }
 
     /// A core has finished an item, and those who wait for it are told next.
     #[inline]
     pub(crate) fn finished<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, finish: &Finish) {
-        with_subsystems!(tell! self, cx, |recorder, env| recorder.finished(finish, env));
+        with_subsystems!(tell! self, cx, finish.picked, |recorder, env| recorder.finished(finish, env));
+        // One that is made up was never dispatched.
+        if finish.picked != Picked::ALL && finish.item.is_none() {
+            self.attached.pass_over::<P>(finish.picked, Events::Items, finish.core.tpb());
+        }
     }
 
     /// Those who wait for the item have been told.
     #[inline]
     pub(crate) fn completed<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, finish: &Finish) {
-        with_subsystems!(tell! self, cx, |recorder, env| recorder.completed(finish, env));
+        with_subsystems!(tell! self, cx, finish.picked, |recorder, env| recorder.completed(finish, env));
     }
 
     /// All engines have ended an execution of `tpb`, and the host is told next.

@@ -8,7 +8,7 @@ use heapless::Vec;
 use sluice_core::exec::LaneIndex;
 use sluice_core::layout::pmu::{CoreType, header_words};
 use sluice_core::layout::pmu_events::event_group;
-use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{Clock, DevAddr, DeviceMemory, Word};
 use sluice_core::mmio::{Engine, LaneCounters, TpbRegisters};
 use sluice_core::producer::pmu::{CountedItem, PmuRecorder};
@@ -17,11 +17,13 @@ use sluice_core::producer::{AttachError, Attachment, Settlement};
 use super::event::{Dispatch, Finish, Recording, Stamps};
 use super::parking::Parking;
 use super::run::{Run, cores};
+use super::wishes::{Events, Wishes};
 use crate::platform::{Context, Platform};
 
 /// What one lane records. What is lost is counted by cause in its pool.
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: PmuRecorder<M, CORES>,
+    wishes: Wishes<M>,
     /// Those whose counters run.
     cores: Vec<Core<M>, CORES>,
     /// Since when nothing is waited for but what cores still count.
@@ -79,7 +81,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             }
         }
         let limit_cycles = cx.arch().facts().operation_timeout_cycles();
-        Ok(Self { records, cores: counted, ending_since_cycles: None, limit_cycles })
+        let at = own().next().map(|core| (PoolKind::SOLE, Instance(core.get() as u32)));
+        let wishes = Wishes::attach(memory, &attachment, Lane(lane.get()), 1, Events::Items, at)?;
+        Ok(Self { records, wishes, cores: counted, ending_since_cycles: None, limit_cycles })
     }
 }
 
@@ -97,6 +101,11 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
 
     fn published(&self) -> u32 {
         self.records.lane().ready_tail()
+    }
+
+    #[inline]
+    fn wishes(&mut self) -> Option<&mut Wishes<P::Memory>> {
+        Some(&mut self.wishes)
     }
 
     fn dispatched(&mut self, dispatch: &Dispatch, _: &mut Parking<'_, P>) {

@@ -19,7 +19,7 @@ use heapless::Vec;
 use sluice_core::dma::QueueRegisters;
 use sluice_core::exec::{Channel, LaneIndex, NotificationWatch};
 use sluice_core::layout::scope_stats::{HeaderWords, MAX_RINGS, ScopePhase, header_words};
-use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{DevAddr, DeviceMemory, Fault, LongPeer, Own, Peer, Word};
 use sluice_core::mmio::{ControlWord, Engine, Half, QueueId, TpbId, TpbRegisters};
 use sluice_core::producer::scope_stats::{Occupancy, ScopeRecorder, Scopes, Site};
@@ -29,6 +29,7 @@ use zerocopy::IntoBytes;
 use super::event::{EngineEnd, Recording, Stamps, Submit};
 use super::parking::Parking;
 use super::run::Run;
+use super::wishes::{Events, Wishes};
 use crate::platform::{Context, Platform};
 
 /// Status queues of a TPB and its error queue.
@@ -37,6 +38,7 @@ const CHANNELS: usize = Engine::COUNT + 1;
 /// What one lane records: scopes on the sequencers' lane, nothing on the others.
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: ScopeRecorder<M>,
+    wishes: Wishes<M>,
     tpbs: Vec<Tpb<M>, { TpbId::COUNT as usize }>,
     heap: Option<Heap<M>>,
     fatal: Option<Own<M::Word>>,
@@ -109,7 +111,9 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             Attachment::open(memory, SubsystemId::ScopeStats, region, run.recorders.extension, run.shape)?;
         let orchestrates = lane == LaneIndex::SEQUENCER;
         let records = ScopeRecorder::attach(memory, &attachment, Lane(lane.get()), orchestrates)?;
-        let mut recorder = Self { records, tpbs: Vec::new(), heap: None, fatal: None };
+        let at = orchestrates.then_some((PoolKind::SOLE, Instance(0)));
+        let wishes = Wishes::attach(memory, &attachment, Lane(lane.get()), 1, Events::Submits, at)?;
+        let mut recorder = Self { records, wishes, tpbs: Vec::new(), heap: None, fatal: None };
         if !orchestrates {
             return Ok(recorder);
         }
@@ -209,6 +213,17 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
 
     fn published(&self) -> u32 {
         self.records.lane().ready_tail()
+    }
+
+    #[inline]
+    fn wishes(&mut self) -> Option<&mut Wishes<P::Memory>> {
+        Some(&mut self.wishes)
+    }
+
+    fn passed_over(&mut self, tpb: TpbId) {
+        if let Some(tpb) = self.tpbs.iter_mut().find(|known| known.tpb == tpb) {
+            tpb.scopes.clear();
+        }
     }
 
     fn submitted(&mut self, submit: &Submit, env: &mut Parking<'_, P>) {

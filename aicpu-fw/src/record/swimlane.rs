@@ -14,18 +14,19 @@ use sluice_core::layout::{Instance, Lane, PoolKind, Region, SubsystemId};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, DeviceMemory, Fault, Memory, Word};
 use sluice_core::mmio::CoreRecording;
 use sluice_core::producer::swimlane::{self, SwimlaneRecorder};
-use sluice_core::producer::{AttachError, Attachment, ControlWords, Settlement};
+use sluice_core::producer::{AttachError, Attachment, Settlement};
 use zerocopy::FromZeros;
 
 use super::event::{Dispatch, Finish, Grant, Recording, Stamps, Submit};
 use super::parking::Parking;
 use super::run::{Run, cores};
+use super::wishes::{Events, Wishes};
 use crate::platform::{Context, Platform};
 
 /// What one lane records. What is lost is counted by cause in its pool.
 pub(super) struct Recorder<M: DeviceMemory, const CORES: usize> {
     records: SwimlaneRecorder<M, CORES>,
-    control: Option<ControlWords<M>>,
+    wishes: Wishes<M>,
     run: NonZeroU32,
 }
 
@@ -61,8 +62,10 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         if !heads.is_null() {
             tell_cores(cx.memory(), heads, region, attachment.region(), own())?;
         }
-        let control = attachment.control(cx.memory(), Lane(lane.get()))?;
-        Ok(Self { records, control, run: run.number })
+        let (lane, at) = (Lane(lane.get()), (PoolKind::SCHED_PHASE, Instance(lane.get())));
+        let events = Events::ItemsAndSubmits;
+        let wishes = Wishes::attach(cx.memory(), &attachment, lane, level.0, events, Some(at))?;
+        Ok(Self { records, wishes, run: run.number })
     }
 
     fn phase<P: Platform<Memory = M>>(
@@ -97,10 +100,12 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
     }
 
     #[inline]
-    fn follow(&mut self) -> bool {
-        let Some(control) = self.control.as_ref().and_then(ControlWords::poll) else { return false };
-        self.records.set_level(Level(control.level));
-        true
+    fn wishes(&mut self) -> Option<&mut Wishes<P::Memory>> {
+        Some(&mut self.wishes)
+    }
+
+    fn set_level(&mut self, level: u32) {
+        self.records.set_level(Level(level));
     }
 
     fn grants(&self) -> bool {

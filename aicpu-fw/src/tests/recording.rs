@@ -6,8 +6,8 @@ use std::vec::Vec;
 use sluice_core::exec::{CoreIndex, HostBoot, Instruction, Recorders, SideTables};
 use sluice_core::layout::device_phase::{self, BufferHeader, DevicePhase, NEVER, PHASES, PhaseRecord};
 use sluice_core::layout::extension::{
-    self, ANSWER, Answer, AnswerCode, Extension, Head, LaneStatus, MAGIC, PoolStatus, Service, layout_hash,
-    service,
+    self, ANSWER, Answer, AnswerCode, Extension, Head, LaneStatus, MAGIC, PoolStatus, Service, WindowUnit,
+    layout_hash, service,
 };
 use sluice_core::layout::swimlane::{
     AICORE_TASK_BUFFER, AICPU_TASK_BUFFER, AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord,
@@ -511,6 +511,35 @@ fn a_level_is_changed_while_the_lanes_record() {
             let seen = (0..LANES).map(|lane| session.lane_word(lane, offset_of!(LaneStatus, control_seen)));
             assert!(seen.eq([sequence; LANES as usize]));
         }
+    });
+}
+
+#[test]
+fn a_sample_of_a_window_is_whole_executions_and_the_rest_is_counted() {
+    with_bench(LANES, NO_DELAY, |bench| {
+        let mut host = bench.host(1);
+        let bases = programs(&mut host);
+        let session = Session::plan(bench, &mut host, Level::FULL, 1);
+        for (offset, value) in [
+            (offset_of!(Service, level), Level::FULL.0),
+            (offset_of!(Service, sample_every), 2),
+            (offset_of!(Service, window_unit), WindowUnit::EXECUTIONS.0),
+            (offset_of!(Service, window_start), 1),
+            (offset_of!(Service, window_stop), 6),
+            (offset_of!(Service, control_seq), 1),
+        ] {
+            session.set(session.extension_at.offset((service(ID) + offset) as u64), value);
+        }
+        session.attach();
+        execute(bench, &mut host, bases, 8);
+        // Those are 1, 3 and 5 of 0 to 7. Core 6 has two of the three items of lane 0.
+        assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (6, 0));
+        assert_eq!(session.counts(PoolKind::AICORE_TASK, 6), (6, 0));
+        assert_eq!(session.counts(PoolKind::SCHED_PHASE, 0), (3 * 6, 0));
+        assert_eq!(session.counts(PoolKind::ORCH_PHASE, 0), (3, 0));
+        let number = session.region.pool_number(PoolKind::SCHED_PHASE, Instance(0)).unwrap();
+        let status = session.extension.pool(ID, number).unwrap() + offset_of!(PoolStatus, passed_over);
+        assert_eq!(session.get(session.extension_at.offset(status as u64)), 5 * (3 + 1));
     });
 }
 

@@ -213,7 +213,7 @@ wire_struct! {
         8 => control_seq: u32,
         /// How much to record, in the subsystem's own levels; 0 = nothing.
         12 => level: u32,
-        /// Every how many candidates one is recorded; 0 and 1 = all.
+        /// Every how many executions one is recorded; 0 and 1 = all.
         16 => sample_every: u32,
         /// In what the window is counted.
         20 => window_unit: WindowUnit,
@@ -282,8 +282,11 @@ wire_struct! {
         /// Records lost because the host was gone, no buffer was to be had, a shared word was corrupt, a core did not
         /// finish, what a core had left belonged to another task.
         32 => drops: [u64; DROP_CAUSES],
+        /// What was passed over because of sampling or the window, items and submits, of all pools of the lane; only in one of
+        /// them.
+        72 => passed_over: u64,
         /// Zero.
-        72 => pad: [u32; 14],
+        80 => pad: [u32; 12],
     }
 }
 

@@ -195,6 +195,23 @@ impl Attachment {
         Ok(Some(ControlWords::attach(memory, service, at.offset(line as u64))?))
     }
 
+    /// Where the lane of a pool counts what it passes over; `None` with a peer that asks for no sample.
+    ///
+    /// # Errors
+    /// A pool that the region does not have, or memory that cannot be reached.
+    pub fn passed_over<M: Memory>(
+        &self,
+        memory: &M,
+        kind: PoolKind,
+        instance: Instance,
+    ) -> Result<Option<OwnCount<M::Word>>, AttachError> {
+        let Some((block, at)) = self.extension else { return Ok(None) };
+        let missing = AttachError::NoPool { kind, instance };
+        let number = self.region.pool_number(kind, instance).ok_or(missing)?;
+        let line = block.pool(self.subsystem, number).ok_or(missing)?;
+        Ok(Some(OwnCount::at(memory, at.offset((line + offset_of!(PoolStatus, passed_over)) as u64))?))
+    }
+
     /// One pool.
     ///
     /// # Errors

@@ -9,31 +9,69 @@
 //! A lane looks once per round of its loop, which costs one load while nothing changes.
 
 use core::mem::offset_of;
-use core::ops::Range;
 
 use crate::layout::extension::{LaneStatus, Service, WindowUnit};
 use crate::mem::{DevAddr, Fault, Memory, Own, Peer};
 
+/// From one number to another, which is not one of them any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The first.
+    pub from: u64,
+    /// The first behind them.
+    pub to: u64,
+}
+
+impl Span {
+    /// Whether `number` is one of them.
+    pub const fn has(self, number: u64) -> bool {
+        self.from <= number && number < self.to
+    }
+}
+
 /// The part of a run that is recorded.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordWindow {
     /// All of it.
     Whole,
     /// Executions of each TPB, by their ordinal.
-    Executions(Range<u64>),
+    Executions(Span),
     /// Ticks of the architecture's counter.
-    Cycles(Range<u64>),
+    Cycles(Span),
 }
 
-/// What is to be recorded.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What is to be recorded. A sample is made of whole executions, so that what is recorded of one fits together, whichever
+/// subsystem it is from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Control {
     /// How much, in the subsystem's own levels; 0 = nothing.
     pub level: u32,
-    /// Every how many candidates one is recorded, at least 1.
+    /// Every how many executions one is recorded, at least 1; the first of a window of executions is.
     pub sample_every: u32,
     /// Where.
     pub window: RecordWindow,
+}
+
+impl Control {
+    /// All that there is at `level`.
+    pub const fn at_level(level: u32) -> Self {
+        Self { level, sample_every: 1, window: RecordWindow::Whole }
+    }
+
+    /// Whether something of the run is passed over.
+    pub const fn selects(&self) -> bool {
+        self.sample_every > 1 || !matches!(self.window, RecordWindow::Whole)
+    }
+
+    /// Whether what belongs to that execution of a TPB, and happens now, is recorded.
+    pub fn picks(&self, execution: u32, now_cycles: impl FnOnce() -> u64) -> bool {
+        let (is_inside, first) = match self.window {
+            RecordWindow::Whole => (true, 0),
+            RecordWindow::Executions(span) => (span.has(execution.into()), span.from as u32),
+            RecordWindow::Cycles(span) => (span.has(now_cycles()), 0),
+        };
+        is_inside && execution.wrapping_sub(first).checked_rem(self.sample_every) == Some(0)
+    }
 }
 
 /// A lane's side of a subsystem's control words.
@@ -77,13 +115,13 @@ impl<M: Memory> ControlWords<M> {
     #[cold]
     fn read(&self, sequence: u32) -> Control {
         let long = |[low, high]: &[Peer<M::Word>; 2]| DevAddr::join(low.observe(), high.observe()).0;
-        let range = || long(&self.start)..long(&self.stop);
+        let span = || Span { from: long(&self.start), to: long(&self.stop) };
         let control = Control {
             level: self.level.observe(),
             sample_every: self.sample_every.observe().max(1),
             window: match WindowUnit(self.unit.observe()) {
-                WindowUnit::EXECUTIONS => RecordWindow::Executions(range()),
-                WindowUnit::CYCLES => RecordWindow::Cycles(range()),
+                WindowUnit::EXECUTIONS => RecordWindow::Executions(span()),
+                WindowUnit::CYCLES => RecordWindow::Cycles(span()),
                 // A unit of a later version cannot be followed; it hides nothing.
                 _ => RecordWindow::Whole,
             },
@@ -117,10 +155,10 @@ mod tests {
         for (index, value) in [5, 1, 6, 2].into_iter().enumerate() {
             set(offset_of!(Service, window_start) + index * 4, value);
         }
-        let range = 0x1_0000_0005..0x2_0000_0006;
+        let span = Span { from: 0x1_0000_0005, to: 0x2_0000_0006 };
         for (unit, window) in [
-            (WindowUnit::EXECUTIONS, RecordWindow::Executions(range.clone())),
-            (WindowUnit::CYCLES, RecordWindow::Cycles(range)),
+            (WindowUnit::EXECUTIONS, RecordWindow::Executions(span)),
+            (WindowUnit::CYCLES, RecordWindow::Cycles(span)),
             (WindowUnit(9), RecordWindow::Whole),
         ] {
             set(offset_of!(Service, window_unit), unit.0);
@@ -128,5 +166,26 @@ mod tests {
             assert_eq!(control.poll(), Some(Control { level: 3, sample_every: 10, window }));
         }
         assert_eq!(seen(), 10);
+    }
+
+    #[test]
+    fn samples_are_whole_executions_of_a_window() {
+        let picked = |sample_every, window| {
+            let control = Control { level: 1, sample_every, window };
+            // Every execution takes 10 cycles.
+            (0..12u32).filter(|&n| control.picks(n, || u64::from(n) * 10)).collect::<std::vec::Vec<_>>()
+        };
+        let span = |from, to| Span { from, to };
+        assert_eq!(picked(1, RecordWindow::Whole).len(), 12);
+        assert_eq!(picked(5, RecordWindow::Whole), [0, 5, 10]);
+        assert_eq!(picked(1, RecordWindow::Executions(span(3, 6))), [3, 4, 5]);
+        assert_eq!(picked(4, RecordWindow::Executions(span(3, 12))), [3, 7, 11]);
+        assert_eq!(picked(1, RecordWindow::Executions(span(6, 3))), []);
+        assert_eq!(picked(1, RecordWindow::Executions(span(10, u64::MAX))), [10, 11]);
+        assert_eq!(picked(2, RecordWindow::Cycles(span(15, 65))), [2, 4, 6]);
+        let control = Control { sample_every: 0, ..Control::at_level(1) };
+        assert!(!control.picks(0, || 0), "no such sample");
+        assert!(!Control::at_level(1).selects());
+        assert!(Control { sample_every: 2, ..Control::at_level(1) }.selects());
     }
 }

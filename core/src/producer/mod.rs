@@ -64,7 +64,7 @@ mod wait_log;
 
 pub use arena::Arena;
 pub use attachment::{AttachError, Attachment, answer, judge, reply};
-pub use control::{Control, ControlWords, RecordWindow};
+pub use control::{Control, ControlWords, RecordWindow, Span};
 pub use core_pool::{Admission, CorePool, CoreRecords, CoreState, Settlement, Turn};
 pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords};

@@ -6,6 +6,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::{offset_of, size_of};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sluice_core::layout::device_phase::DevicePhase;
@@ -13,7 +14,7 @@ use sluice_core::layout::{PoolKind, SubsystemId};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::dfx::PayloadMeta;
-use crate::report::Report;
+use crate::report::{Extent, Report};
 
 /// Declares a number of the file whose known values have a name.
 macro_rules! named_number {
@@ -417,6 +418,8 @@ pub struct Manifest {
     pub executions: u64,
     /// Group of events that cores count; 0 when they count none.
     pub event_group: u32,
+    /// How much of the run each subsystem that is on records.
+    pub recorded: BTreeMap<String, Extent>,
     /// Whether scopes are recorded.
     pub has_scopes: bool,
     /// Indexed by core as the task pools count them.

@@ -125,6 +125,8 @@ pub struct Account {
     pub corrupt_words: u64,
     /// Releases at which ledger, spare lists and queues did not agree.
     pub imbalances: u64,
+    /// Items and submits that were not recorded because of sampling or the window.
+    pub passed_over: u64,
     /// Payloads that lay nowhere in their arena.
     pub bad_payloads: u64,
     /// Payloads of records that could not be read or written.
@@ -202,12 +204,23 @@ impl Account {
             served: counts.served,
             corrupt_words: counts.corrupt_words,
             imbalances: counts.imbalances,
+            passed_over: passed_over(memory, plan, part)?,
             bad_payloads: collected.pools.iter().map(|tally| tally.bad_payloads).sum(),
             lost_payloads: collected.pools.iter().map(|tally| tally.lost_payloads).sum(),
             lanes_missing,
             fatal: is_fatal(memory, part)?,
         })
     }
+}
+
+/// What lanes passed over of `part`: each counts it at one of its pools.
+fn passed_over<M: Memory>(memory: &M, plan: &Plan, part: &Part) -> Result<u64, Fault> {
+    let read = |at: DevAddr| again(|| memory.word(at)?.try_load());
+    part.directory.pools().iter().try_fold(0u64, |sum, pool| {
+        let offset = offset_of!(PoolStatus, passed_over);
+        let Some(at) = plan.pool_word(part, pool.kind, pool.instance, offset) else { return Ok(sum) };
+        Ok(sum.saturating_add(DevAddr::join(read(at)?, read(at.offset(4))?).0))
+    })
 }
 
 /// Whether the region of `part` has a word for fatal errors, and it is set.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use sluice_core::layout::extension::LINE_BYTES;
 use sluice_core::layout::{self, EnableMask, PoolKind, SUBSYSTEMS, Shape, SubsystemId, args_dump, pmu};
 
+use sluice_core::producer::{Control, RecordWindow};
+
 use super::keeper::GateScope;
 
 /// The subsystems that the firmware of this build records.
@@ -58,9 +60,12 @@ impl BufferCounts {
 /// What one subsystem records, and with how many buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubsystemConfig {
-    /// How much is recorded, as the subsystem's header counts it: the level of swimlane and args_dump, the event group of
-    /// pmu. The other two record all or nothing.
+    /// How much is recorded, in the subsystem's own levels; 0 = nothing until the session is told otherwise.
     pub level: u32,
+    /// Every how many executions one is recorded, at least 1.
+    pub sample_every: u32,
+    /// Which part of the run.
+    pub window: RecordWindow,
     /// Buffers per pool.
     pub buffers: BufferCounts,
 }
@@ -68,11 +73,13 @@ pub struct SubsystemConfig {
 impl SubsystemConfig {
     /// Everything recorded, with the buffers that the wire contract suggests.
     pub fn new(subsystem: SubsystemId, shape: Shape) -> Self {
-        let level = match subsystem {
-            SubsystemId::Pmu => pmu::DEFAULT_EVENT_TYPE,
-            _ => subsystem.full_level(),
-        };
-        Self { level, buffers: BufferCounts::suggested(subsystem, shape) }
+        let Control { level, sample_every, window } = Control::at_level(subsystem.full_level());
+        Self { level, sample_every, window, buffers: BufferCounts::suggested(subsystem, shape) }
+    }
+
+    /// What lanes are told.
+    pub(super) fn control(&self) -> Control {
+        Control { level: self.level, sample_every: self.sample_every, window: self.window }
     }
 }
 
@@ -89,6 +96,8 @@ pub struct DfxConfig {
     pub run_id: u64,
     /// Threads that copy buffers out and hand them to the sink. One more serves the device, however many subsystems record.
     pub collectors: NonZeroU32,
+    /// The group of events that cores count, where pmu is on.
+    pub event_group: u32,
     /// Bytes of the arena that each lane has for payloads, where the subsystem has payloads; rounded up to whole lines. A
     /// payload larger than it is cut.
     pub arena_bytes: NonZeroU64,
@@ -107,6 +116,7 @@ impl DfxConfig {
             deadline_cycles: None,
             run_id: 0,
             collectors: NonZeroU32::MIN,
+            event_group: pmu::DEFAULT_EVENT_TYPE,
             arena_bytes: DEFAULT_ARENA_BYTES,
             linger: LINGER,
             subsystems: [None; SUBSYSTEMS],
@@ -129,11 +139,6 @@ impl DfxConfig {
     pub fn enabled(&self) -> impl Iterator<Item = (SubsystemId, SubsystemConfig)> + '_ {
         let each = SubsystemId::ALL.into_iter().zip(&self.subsystems);
         each.filter_map(|(subsystem, config)| Some((subsystem, (*config)?)))
-    }
-
-    /// The group of events that cores count; 0 when they count none.
-    pub fn event_group(&self) -> u32 {
-        self.subsystems[SubsystemId::Pmu.index()].map_or(0, |config| config.level)
     }
 
     /// The subsystems that are on, as the device is told.

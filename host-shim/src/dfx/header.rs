@@ -35,7 +35,7 @@ pub(super) fn write<M: Memory>(
         }
         SubsystemId::Pmu => {
             let words = pmu::header_words(arch);
-            store(&[(words.num_cores, shape.cores()), (words.event_type, level)])
+            store(&[(words.num_cores, shape.cores()), (words.event_type, config.event_group)])
         }
         SubsystemId::DepGen => store(&[(dep_gen::header_words(arch).num_instances, 1)]),
         SubsystemId::ArgsDump => {

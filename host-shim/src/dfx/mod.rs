@@ -25,6 +25,7 @@ mod arena;
 pub mod attach;
 mod collector;
 pub mod config;
+mod control;
 pub mod drain;
 mod freeze;
 mod header;

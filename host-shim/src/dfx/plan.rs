@@ -27,15 +27,18 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::arena::ArenaPlace;
 use super::config::{DfxConfig, SubsystemConfig};
-use super::header;
 use super::keeper::GateScope;
 use super::ledger::Directory;
 use super::sink::LanePhase;
 use super::tables::{HeapMirror, Tables};
+use super::{control, header};
 use crate::device::heap::{DeviceBlock, Heap, HeapError, UsageTag};
 
 /// Alignment of everything that both sides touch: one cache line.
 const ALIGN_BYTES: u64 = 64;
+
+/// Number of what lanes are told to record at first.
+pub(super) const FIRST_CONTROL: u32 = 1;
 
 /// Why a session could not be planned.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +133,7 @@ impl Plan {
             part.write_arenas(memory)?;
             plan.write_directory(part, memory)?;
             plan.write_lanes(part.subsystem, config.shape, memory)?;
+            control::write(memory, plan.service(part.subsystem), &config_of_part.control(), FIRST_CONTROL)?;
         }
         plan.tables.write(&plan.parts, memory)?;
         plan.write_head(config, memory)?;
@@ -143,7 +147,7 @@ impl Plan {
     pub fn needed_bytes(config: &DfxConfig) -> Result<u64, PlanError> {
         let mut bytes = Extension::new(config.shape).bytes() as u64 + Tables::needed_bytes(config);
         for (subsystem, part) in config.enabled() {
-            let (arch, number) = (config.shape.arch(), part.level);
+            let (arch, number) = (config.shape.arch(), config.event_group);
             if subsystem == SubsystemId::Pmu && event_group(arch, number).is_none() {
                 return Err(PlanError::NoEventGroup { arch, number });
             }
@@ -222,6 +226,11 @@ impl Plan {
         let (at, bytes) = (self.extension_block.at(), size_of::<LaneStatus>() as u64);
         let line = self.extension.lane(subsystem, layout::Lane(lane));
         Ok(self.extension_word(line.ok_or(Fault::OutOfRange { at, bytes })? + offset))
+    }
+
+    /// Where the host says what it wants of `subsystem`.
+    pub(super) fn service(&self, subsystem: SubsystemId) -> DevAddr {
+        self.extension_word(extension::service(subsystem))
     }
 
     /// Address of a word of what a lane says of its pool, if there is such a pool.

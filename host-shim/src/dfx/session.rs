@@ -20,15 +20,18 @@ use std::time::{Duration, Instant};
 
 use sluice_core::exec::HostBoot;
 use sluice_core::layout::extension::{self, Answer, AnswerCode, Heartbeat, LaneActivity, LaneStatus};
+use sluice_core::layout::{SUBSYSTEMS, SubsystemId};
 use sluice_core::mem::{Fault, Memory, Own, Peer};
+use sluice_core::producer::Control;
 
 use super::account::{Account, Accounts};
 use super::again::again;
 use super::arena::PayloadsUnderWay;
 use super::collector::{Collected, Collector, Source};
 use super::config::DfxConfig;
+use super::control;
 use super::pipe::WaitPipe;
-use super::plan::{Part, Plan, PlanError};
+use super::plan::{FIRST_CONTROL, Part, Plan, PlanError};
 use super::server::{Outlet, Server, ServerCounts, ToCollect};
 use super::service::{Orders, Service};
 use super::sink::Sink;
@@ -53,6 +56,19 @@ pub enum SessionError {
     /// The device does not understand the extension block.
     #[error("device refused the extension block: {}", .0.name().unwrap_or("unknown answer"))]
     Refused(AnswerCode),
+    /// It is not on in this session.
+    #[error("{0} is not on in this session")]
+    NotOn(SubsystemId),
+    /// Lanes did not follow what was asked of them in time.
+    #[error("{lanes} lanes have not followed within {limit:?} what is to be recorded of {subsystem}")]
+    NotFollowed {
+        /// Of what.
+        subsystem: SubsystemId,
+        /// How many.
+        lanes: u32,
+        /// How long was waited.
+        limit: Duration,
+    },
     /// A thread could not be started.
     #[error("cannot start the {role} thread of the profiling session")]
     Thread {
@@ -83,6 +99,8 @@ pub struct Session<D: Device> {
     /// Whether every lane has, so that none writes the session's memory any more.
     flushed: bool,
     config: DfxConfig,
+    /// Numbers of what lanes were told last, by subsystem.
+    told: [u32; SUBSYSTEMS],
     boot: HostBoot<D::Mem>,
     orders: Arc<Orders>,
     sink: Arc<dyn Sink>,
@@ -131,6 +149,7 @@ impl<D: Device> Session<D> {
             // None has attached yet.
             flushed: true,
             config,
+            told: [FIRST_CONTROL; SUBSYSTEMS],
             boot,
             orders: Arc::clone(&orders),
             sink: Arc::clone(&sink),
@@ -161,6 +180,35 @@ impl<D: Device> Session<D> {
         self.plan.bytes()
     }
 
+    /// Has another level, sample or window of `subsystem` recorded from now on. What is kicked off after that is recorded
+    /// so; of what is under way a part may be. Blocks until every lane follows, at most a deadline and a second.
+    ///
+    /// # Errors
+    /// [`SessionError`] when the subsystem is not on, or lanes have not followed in time.
+    pub fn set(&mut self, subsystem: SubsystemId, control: &Control) -> Result<(), SessionError> {
+        if !self.plan.parts().iter().any(|part| part.subsystem == subsystem) {
+            return Err(SessionError::NotOn(subsystem));
+        }
+        let (limit, service) = (self.deadline() + FLUSH_GRACE, self.plan.service(subsystem));
+        let until = Instant::now() + limit;
+        let seen = offset_of!(LaneStatus, control_seen);
+        // What lanes have not read yet must not change under them.
+        let follow = |session: &Self, told: u32| {
+            let lanes = session.wait_lanes(until, seen, |of, seen| of != subsystem || seen == told)?;
+            match lanes.into_iter().sum() {
+                0 => Ok(()),
+                lanes => Err(SessionError::NotFollowed { subsystem, lanes, limit }),
+            }
+        };
+        let told = self.told[subsystem.index()];
+        follow(self, told)?;
+        let next = told.wrapping_add(1);
+        again(|| control::write(self.device.memory(), service, control, next))?;
+        self.told[subsystem.index()] = next;
+        self.device.wake_lanes();
+        follow(self, next)
+    }
+
     /// Drains and collects nothing for `duration`, as a host whose consumers are busy elsewhere; lanes must wait it out, in a
     /// freeze once they have no buffers. A stop ends the pause.
     pub fn pause(&self, duration: Duration) {
@@ -183,13 +231,13 @@ impl<D: Device> Session<D> {
         let limit = Instant::now() + self.deadline() + FLUSH_GRACE;
         // A lane that was told to stop before it ever attached would say nothing.
         let attached =
-            self.wait_lanes(limit, offset_of!(LaneStatus, state), |state| state != LaneActivity::IDLE.0);
+            self.wait_lanes(limit, offset_of!(LaneStatus, state), |_, state| state != LaneActivity::IDLE.0);
         // A device that refuses has attached nothing.
         self.flushed = matches!(attached, Err(SessionError::Refused(_)));
         attached?;
         again(|| self.boot.stop_recorders())?;
         self.device.wake_lanes();
-        let missing = self.wait_lanes(limit, offset_of!(LaneStatus, flushed), |flushed| flushed == 1)?;
+        let missing = self.wait_lanes(limit, offset_of!(LaneStatus, flushed), |_, flushed| flushed == 1)?;
         self.flushed = missing.iter().all(|&lanes| lanes == 0);
         let (service, collected) = self.end_threads()?;
         // A lane that has not flushed may still stamp its own.
@@ -244,7 +292,7 @@ impl<D: Device> Session<D> {
         &self,
         limit: Instant,
         offset: usize,
-        as_wanted: impl Fn(u32) -> bool,
+        as_wanted: impl Fn(SubsystemId, u32) -> bool,
     ) -> Result<Vec<u32>, SessionError> {
         let memory = self.device.memory();
         let words_of = |part: &Part| {
@@ -263,10 +311,10 @@ impl<D: Device> Session<D> {
                 return Err(SessionError::Refused(code));
             }
             let mut missing = Vec::new();
-            for lanes in &words {
+            for (part, lanes) in self.plan.parts().iter().zip(&words) {
                 let mut count = 0;
                 for word in lanes {
-                    count += u32::from(!as_wanted(again(|| word.try_observe())?));
+                    count += u32::from(!as_wanted(part.subsystem, again(|| word.try_observe())?));
                 }
                 missing.push(count);
             }

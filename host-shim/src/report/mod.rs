@@ -8,6 +8,7 @@ mod summary;
 pub mod units;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -127,10 +128,55 @@ pub struct Kbl {
     pub timeouts: u64,
 }
 
+/// How much of a run a subsystem was to record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Extent {
+    /// Its level, by name.
+    pub level: String,
+    /// Every how many executions one was recorded.
+    pub sampled_every: u32,
+    /// The first execution that was recorded, and the first behind it that was not; absent if all were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<[u64; 2]>,
+}
+
+impl Default for Extent {
+    fn default() -> Self {
+        Self { level: String::new(), sampled_every: 1, window: None }
+    }
+}
+
+impl Extent {
+    /// Whether something was passed over.
+    pub fn is_partial(&self) -> bool {
+        self.sampled_every > 1 || self.window.is_some()
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.level)?;
+        if self.sampled_every > 1 {
+            write!(f, ", one execution in {}", self.sampled_every)?;
+        }
+        match self.window {
+            Some([from, u64::MAX]) => write!(f, ", executions from {from}"),
+            Some([from, to]) => write!(f, ", executions {from} to {to}, the last one excluded"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Figures of one profiling subsystem.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dfx {
+    /// How much was to be recorded.
+    #[serde(flatten)]
+    pub extent: Extent,
+    /// Work items and submits that were not recorded because of sampling or the window; they are not among those produced.
+    pub passed_over: u64,
     /// Attempts to record, by the device's account.
     pub produced: u64,
     /// Records that reached the capture.
@@ -341,6 +387,9 @@ mod tests {
             "/kbl/build_misses",
             "/kbl/tickets",
             "/kbl/timeouts",
+            "/dfx/swimlane/level",
+            "/dfx/swimlane/sampled_every",
+            "/dfx/swimlane/passed_over",
             "/dfx/swimlane/produced",
             "/dfx/swimlane/collected",
             "/dfx/swimlane/dropped",

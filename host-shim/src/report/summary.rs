@@ -207,6 +207,10 @@ impl Page<'_> {
                 ),
             )?;
         }
+        for (name, dfx) in self.report.dfx.iter().filter(|(_, dfx)| dfx.extent.is_partial()) {
+            let passed_over = Many(dfx.passed_over, "item or submit", "items and submits");
+            line(f, "sampled", format_args!("{name}: {}; {passed_over} passed over", dfx.extent))?;
+        }
         for (name, dfx) in &self.report.dfx {
             for (cause, count) in dfx.lost.by_cause().into_iter().filter(|(_, count)| *count > 0) {
                 line(f, "lost", format_args!("{name}: {} by {cause}", Many(count, "record", "records")))?;

@@ -19,7 +19,7 @@ use crate::{Folder, check, code, sluice, text};
 /// What is recorded unless told otherwise.
 fn by_default(subsystem: SubsystemId) -> Extent {
     match subsystem {
-        SubsystemId::ArgsDump => Extent { subsystem, level: args_dump::Level::HYBRID.0 },
+        SubsystemId::ArgsDump => Extent { level: args_dump::Level::HYBRID.0, ..Extent::full(subsystem) },
         _ => Extent::full(subsystem),
     }
 }
@@ -305,6 +305,8 @@ fn refusals_come_before_the_run_and_say_why() {
         levels.contains("args_dump has no level `most`, known are off, partial, full, hybrid"),
         "{levels}"
     );
+    let events = refused(&["--pmu-events", "3", "--out", folder.out()]);
+    assert!(events.contains("cores of a2a3 have the groups 1 (arithmetic), 2 (pipe), 4 ("), "{events}");
     let tensors = refused(&["--dump", "output,own2", "--out", folder.out()]);
     assert!(tensors.contains("the model has no tensor `own2`, it has a, b, own0, mix, own1"), "{tensors}");
     let missing = refused(&["--model", "absent.neff", "--out", folder.out()]);

@@ -83,6 +83,41 @@ fn levels_and_choices_say_what_is_recorded() {
     assert_eq!(per_execution("off", &["--level", "args_dump=off", "--arch", "a5"]), (0, 42, 0));
 }
 
+#[test]
+fn what_is_sampled_out_is_counted_apart() {
+    for (arch, transport) in [("a2a3", "shared"), ("a5", "copy")] {
+        let folder = Folder::new(&format!("sampled-{arch}"));
+        let args = ["run", "--executions", "20", "--arch", arch, "--transport", transport, "--lanes", "3"];
+        let select = ["--window", "3..15", "--sample", "2,pmu=5,dep_gen=1", "--buffers", "1"];
+        let more = ["--pmu-events", "memory", "--out", folder.out()];
+        let output = sluice(&[&args[..], &select, &more].concat());
+        assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
+        let report = folder.report();
+        // Of the executions 3 to 14: 3, 5 .. 13; 3, 8 and 13; all twelve. An execution has 10 items and 2 submits.
+        for (subsystem, produced, passed_over) in [
+            ("swimlane", 6 * 42, 14 * 12),
+            ("pmu", 3 * 10, 17 * 10),
+            ("dep_gen", 12 * 10, 8 * 2),
+            ("args_dump", 6 * 15, 14 * 10),
+            ("scope_stats", 6 * 28, 14 * 2),
+        ] {
+            let figures = &report["dfx"][subsystem];
+            assert_eq!(figures["produced"], produced, "{subsystem}");
+            assert_eq!(figures["passed_over"], passed_over, "{subsystem}");
+            assert_eq!(figures["window"], serde_json::json!([3, 15]));
+        }
+        assert_eq!(report["dfx"]["pmu"]["sampled_every"], 5);
+        let said = text(&output.stdout);
+        let line =
+            "pmu: on, one execution in 5, executions 3 to 15, the last one excluded; 170 items and submits";
+        assert!(said.contains(line), "{said}");
+        let trace = std::fs::read(folder.path("trace.pftrace")).unwrap();
+        let declared = b"swimlane full, one execution in 2, executions 3 to 15";
+        assert!(trace.windows(declared.len()).any(|bytes| bytes == declared));
+        assert_eq!(check(&folder.path("capture.slc")).1, 0);
+    }
+}
+
 /// An item that waits for 300 others, and those for each other.
 fn many_signals() -> String {
     let block = |queue: &str, wait: &str, signal: &str| {

@@ -27,8 +27,14 @@ pub(crate) fn round_trip(effort: Effort, cores: &Cores) -> anyhow::Result<Vec<Fi
     let [host, lane_core] = cores.two()?;
     let shape = Shape::new(ArchId::A2a3, 1, 1)?;
     let buffers = BufferCounts::uniform(1);
-    let config =
-        DfxConfig::new(shape).with(SubsystemId::Swimlane, SubsystemConfig { level: Level::TASK.0, buffers });
+    let config = DfxConfig::new(shape).with(
+        SubsystemId::Swimlane,
+        SubsystemConfig {
+            level: Level::TASK.0,
+            buffers,
+            ..SubsystemConfig::new(SubsystemId::Swimlane, shape)
+        },
+    );
     let device = Arc::new(BareDevice::new()?);
     pin(host)?;
     let session = Session::start(&device, &device.heap(), config, Arc::new(Discard))?;

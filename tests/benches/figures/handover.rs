@@ -58,7 +58,14 @@ fn shape(cores: u32) -> anyhow::Result<Shape> {
 
 fn config(shape: Shape) -> DfxConfig {
     let buffers = BufferCounts::uniform(1).with(PoolKind::AICPU_TASK, BUFFERS);
-    DfxConfig::new(shape).with(SubsystemId::Swimlane, SubsystemConfig { level: Level::TASK.0, buffers })
+    DfxConfig::new(shape).with(
+        SubsystemId::Swimlane,
+        SubsystemConfig {
+            level: Level::TASK.0,
+            buffers,
+            ..SubsystemConfig::new(SubsystemId::Swimlane, shape)
+        },
+    )
 }
 
 fn task(number: u64) -> AicpuTaskRecord {

@@ -81,7 +81,11 @@ fn task_ns(effort: Effort, scope: GateScope, buffers: u32) -> anyhow::Result<f64
     let built = machine.unit.build(model, &inputs, &outputs)?;
     let device = machine.unit.device();
     let shape = Shape::new(SimConfig::default().arch, 2, 10)?;
-    let swimlane = SubsystemConfig { level: Level::TASK.0, buffers: BufferCounts::uniform(buffers) };
+    let swimlane = SubsystemConfig {
+        level: Level::TASK.0,
+        buffers: BufferCounts::uniform(buffers),
+        ..SubsystemConfig::new(SubsystemId::Swimlane, shape)
+    };
     let config = DfxConfig { scope, ..DfxConfig::new(shape) }.with(SubsystemId::Swimlane, swimlane);
     let sink = Arc::new(Slow::default());
     let session = Session::start(device, &machine.heap, config, Arc::clone(&sink) as Arc<dyn Sink>)?;

@@ -1,12 +1,15 @@
 //! Options that several commands share, and what they stand for.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use sluice_core::exec::BootShape;
-use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId, args_dump};
+use sluice_core::layout::pmu_events::{EventGroup, event_groups};
+use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId, args_dump, pmu};
+use sluice_core::producer::{RecordWindow, Span};
 use sluice_host::dfx::keeper::GateScope;
 use sluice_host::dfx::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 use sluice_host::kbl::ArgChoice;
@@ -31,6 +34,15 @@ pub(crate) struct Recording {
     /// How much subsystems record, such as args_dump=full,swimlane=task; args_dump=hybrid unless told otherwise
     #[arg(long, value_name = "SUBSYSTEM=LEVEL,...", default_value = "")]
     pub(crate) level: Levels,
+    /// Executions that are recorded, the last one excluded, such as 5..8, 5.. or ..8; all of them unless told otherwise
+    #[arg(long, value_name = "FROM..TO")]
+    pub(crate) window: Option<Window>,
+    /// Every how many executions one is recorded: one number for all subsystems, or a list such as pmu=10,swimlane=100
+    #[arg(long, value_name = "N|SUBSYSTEM=N,...", default_value = "1")]
+    pub(crate) sample: Samples,
+    /// Group of events that cores count, by number or name; pipe unless told otherwise
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) pmu_events: Option<String>,
     /// Arguments that args_dump=hybrid records with their bytes, and args_dump=partial at all: a list of roles (input, output,
     /// inout), of names of tensors and of sizes such as <=4096; all or none
     #[arg(long, value_name = "LIST", default_value = "<=4096")]
@@ -64,12 +76,28 @@ impl Recording {
     /// # Errors
     /// The command line makes no sense.
     pub(crate) fn check(&self) -> Result<(), clap::Error> {
-        let shape = BootShape { arch: self.arch, tpbs: 1, lanes: self.lanes };
-        let refused = |error| {
-            let text = format!("invalid value '{}' for '--lanes <N>': {error}\n", self.lanes);
+        let refused = |option: &str, value: &dyn Display, error: &dyn Display| {
+            let text = format!("invalid value '{value}' for '{option}': {error}\n");
             clap::Error::raw(clap::error::ErrorKind::ValueValidation, text)
         };
-        shape.check().map(drop).map_err(refused)
+        let shape = BootShape { arch: self.arch, tpbs: 1, lanes: self.lanes };
+        shape.check().map_err(|error| refused("--lanes <N>", &self.lanes, &error))?;
+        let group = self.event_group();
+        group.map(drop).map_err(|error| {
+            refused("--pmu-events <GROUP>", &self.pmu_events.as_deref().unwrap_or_default(), &error)
+        })
+    }
+
+    /// The events that cores count.
+    fn event_group(&self) -> Result<u32, String> {
+        let Some(wanted) = &self.pmu_events else { return Ok(pmu::DEFAULT_EVENT_TYPE) };
+        let groups = event_groups(self.arch);
+        let is_wanted = |group: &&EventGroup| group.name == wanted || group.number.to_string() == *wanted;
+        groups.iter().find(is_wanted).map(|group| group.number).ok_or_else(|| {
+            let known: Vec<_> =
+                groups.iter().map(|group| format!("{} ({})", group.number, group.name)).collect();
+            format!("cores of {} have the groups {}", self.arch, known.join(", "))
+        })
     }
 
     /// The session, or `None` when nothing is to record.
@@ -81,18 +109,18 @@ impl Recording {
         };
         let blank = DfxConfig::new(shape);
         let arena_bytes = self.arena.unwrap_or(blank.arena_bytes);
-        let run = DfxConfig { scope, run_id, collectors: self.collectors, arena_bytes, ..blank };
-        let config = self.extents().into_iter().fold(run, |run, Extent { subsystem, level }| {
-            let mut suggested = SubsystemConfig::new(subsystem, shape);
-            // What the header of that one says is which events are counted.
-            if subsystem != SubsystemId::Pmu {
-                suggested.level = level;
-            }
+        let event_group = self.event_group().map_err(anyhow::Error::msg)?;
+        let collectors = self.collectors;
+        let run = DfxConfig { scope, run_id, collectors, arena_bytes, event_group, ..blank };
+        let config = self.extents().into_iter().fold(run, |run, extent| {
+            let Extent { subsystem, level, sample_every, window } = extent;
+            let window = window.map_or(RecordWindow::Whole, RecordWindow::Executions);
+            let suggested = SubsystemConfig::new(subsystem, shape);
             let buffers = match &self.buffers {
                 Some(buffers) => buffers.counts(subsystem, suggested.buffers),
                 None => suggested.buffers,
             };
-            run.with(subsystem, SubsystemConfig { buffers, ..suggested })
+            run.with(subsystem, SubsystemConfig { level, sample_every, window, buffers })
         });
         let records = !config.enable_mask().is_empty();
         Ok(records.then_some(config))
@@ -100,7 +128,12 @@ impl Recording {
 
     /// Who records how much.
     pub(crate) fn extents(&self) -> Vec<Extent> {
-        let extent = |&subsystem: &SubsystemId| Extent { subsystem, level: self.level.of(subsystem) };
+        let extent = |&subsystem: &SubsystemId| Extent {
+            subsystem,
+            level: self.level.of(subsystem),
+            sample_every: self.sample.of(subsystem),
+            window: self.window.map(|Window(span)| span),
+        };
         self.dfx.0.iter().map(extent).filter(|extent| extent.level > 0).collect()
     }
 }
@@ -201,6 +234,63 @@ impl FromStr for Levels {
             Ok((subsystem, level))
         };
         parts.map(level).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Executions that are recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window(Span);
+
+impl FromStr for Window {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (from, to) =
+            text.split_once("..").ok_or_else(|| format!("`{text}` is not of the form FROM..TO"))?;
+        let number = |text: &str, open: u64| match text {
+            "" => Ok(open),
+            _ => text.parse().map_err(|_| format!("`{text}` is no number of an execution")),
+        };
+        match (number(from, 0)?, number(to, u64::MAX)?) {
+            (from, to) if from < to => Ok(Self(Span { from, to })),
+            _ => Err(format!("there is nothing in `{text}`: its last one is excluded")),
+        }
+    }
+}
+
+/// Every how many executions one is recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Samples(Vec<(SubsystemId, u32)>);
+
+impl Samples {
+    /// The last one named counts.
+    fn of(&self, subsystem: SubsystemId) -> u32 {
+        self.0.iter().rev().find(|(of, _)| *of == subsystem).map_or(1, |&(_, every)| every)
+    }
+}
+
+impl FromStr for Samples {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let every = |text: &str| match text.parse() {
+            Ok(every @ 1..) => Ok(every),
+            _ => Err(format!("need one execution in 1 or more, got `{text}`")),
+        };
+        let mut samples = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            match part.split_once('=') {
+                Some((name, number)) => {
+                    let subsystem = name.parse().map_err(|error| format!("`{name}`: {error}"))?;
+                    samples.push((subsystem, every(number)?));
+                }
+                None => {
+                    let every = every(part)?;
+                    samples.extend(SubsystemId::ALL.map(|subsystem| (subsystem, every)));
+                }
+            }
+        }
+        Ok(Self(samples))
     }
 }
 
@@ -415,5 +505,25 @@ mod tests {
         let mixed = ArgChoice::up_to(9).with_tensor("own0").with_role(args_dump::Role::OUTPUT);
         assert_eq!(choice("own0,<=9,output, <=3"), Ok(mixed));
         assert_eq!(choice("<=x"), Err("need a number of bytes, got `<=x`".into()));
+    }
+
+    #[test]
+    fn windows_and_samples_are_of_executions() {
+        let window = |text: &str| text.parse().map(|Window(Span { from, to })| (from, to));
+        assert_eq!(window("5..8"), Ok((5, 8)));
+        assert_eq!(window("5.."), Ok((5, u64::MAX)));
+        assert_eq!(window("..8"), Ok((0, 8)));
+        assert_eq!(window("8"), Err("`8` is not of the form FROM..TO".into()));
+        assert_eq!(window("a..8"), Err("`a` is no number of an execution".into()));
+        assert_eq!(window("8..8"), Err("there is nothing in `8..8`: its last one is excluded".into()));
+        let samples = |text: &str| {
+            let samples: Samples = text.parse()?;
+            Ok::<_, String>(SubsystemId::ALL.map(|subsystem| samples.of(subsystem)))
+        };
+        assert_eq!(samples("1"), Ok([1; 5]));
+        assert_eq!(samples("7,pmu=2, tensor_dump=3"), Ok([7, 2, 7, 3, 7]));
+        assert_eq!(samples("swimlane=100"), Ok([100, 1, 1, 1, 1]));
+        assert_eq!(samples("0"), Err("need one execution in 1 or more, got `0`".into()));
+        assert!(samples("lanes=2").is_err_and(|error| error.starts_with("`lanes`: unknown subsystem")));
     }
 }

@@ -27,6 +27,7 @@ use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto;
 use sluice_host::report::units::Many;
 use sluice_host::report::{self, Artefacts, Freezes, HighWater, Page, Report};
+use sluice_host::verify::Extent;
 
 use crate::interrupt::Interrupt;
 use crate::options::Recording;
@@ -149,13 +150,28 @@ impl Capture {
     }
 
     /// Writes the losses of a session and its figures into the report.
-    pub(crate) fn account(&self, accounts: &Accounts, report: &mut Report) -> Vec<PoolTotals> {
+    pub(crate) fn account(
+        &self,
+        accounts: &Accounts,
+        extents: &[Extent],
+        report: &mut Report,
+    ) -> Vec<PoolTotals> {
         report.phases_ns = self.collected.phases.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let accounts = accounts.iter();
-        accounts.flat_map(|(&subsystem, account)| self.account_of(subsystem, account, report)).collect()
+        let mut totals = Vec::new();
+        for (&subsystem, account) in accounts {
+            let extent = extents.iter().find(|extent| extent.subsystem == subsystem).map(noted);
+            totals.extend(self.account_of(subsystem, account, extent.unwrap_or_default(), report));
+        }
+        totals
     }
 
-    fn account_of(&self, subsystem: SubsystemId, account: &Account, report: &mut Report) -> Vec<PoolTotals> {
+    fn account_of(
+        &self,
+        subsystem: SubsystemId,
+        account: &Account,
+        extent: report::Extent,
+        report: &mut Report,
+    ) -> Vec<PoolTotals> {
         let noted_ns = self.now_ns();
         let buffers = self.collected.buffers();
         let (mut totals, mut losses) = (Vec::new(), Vec::new());
@@ -178,6 +194,8 @@ impl Capture {
         }
         self.note(Artefacts::CAPTURE, self.writer.append_losses(&losses));
         let figures = report::Dfx {
+            extent,
+            passed_over: account.passed_over,
             produced: account.produced(),
             collected: account.collected(),
             dropped: account.lost().total(),
@@ -293,6 +311,20 @@ impl Capture {
             .write(Artefacts::TRACE, |out| perfetto::write(&mut reader, &mut interrupt.guard(out, &doing)))?;
         Ok(())
     }
+}
+
+/// How much a subsystem records, as reports have it.
+fn noted(extent: &Extent) -> report::Extent {
+    report::Extent {
+        level: extent.subsystem.level_name(extent.level).unwrap_or("unknown").into(),
+        sampled_every: extent.sample_every,
+        window: extent.window.map(|span| [span.from, span.to]),
+    }
+}
+
+/// How much each subsystem records, as manifests have it.
+pub(crate) fn recorded(extents: &[Extent]) -> BTreeMap<String, report::Extent> {
+    extents.iter().map(|extent| (extent.subsystem.name().into(), noted(extent))).collect()
 }
 
 /// The report of a run that has not begun: nothing lost, nothing wrong, nothing verified.

@@ -19,7 +19,7 @@ use sluice_host::device::Device;
 use sluice_host::device::heap::Heap;
 use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::device::unmapped::Unmapped;
-use sluice_host::dfx::{DfxConfig, Session};
+use sluice_host::dfx::Session;
 use sluice_host::kbl::{
     self, ArgChoice, Built, LoadError, LoadOptions, Model, ModelHandle, PatchedSlot, TensorSet, Unit,
     UnitOptions, WaitError,
@@ -28,12 +28,12 @@ use sluice_host::neff::{Neff, ReadOptions, Target, models, pack};
 use sluice_host::report::{self, Report};
 use sluice_host::verify::content::MAX_FILLED_BYTES;
 use sluice_host::verify::records::{ExpectedCore, ExpectedItem};
-use sluice_host::verify::{Content, ExpectedRecords, Extent, Origins, Tensor};
+use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
 use crate::options::{DeviceName, Recording, Transport, command_line};
-use crate::recording::{Capture, blank_report};
+use crate::recording::{Capture, blank_report, recorded};
 
 /// How long a model may stay in use after its last execution.
 const UNLOAD_LIMIT: Duration = Duration::from_secs(5);
@@ -140,7 +140,8 @@ fn execute<D: Device>(
     let held = unit.model(handle)?;
     let cores = CoreIndex::all(device.map().registers.tpbs()).count() as u32;
     let config = args.recording.session(cores, capture.run())?;
-    let event_group = config.as_ref().map_or(0, DfxConfig::event_group);
+    let event_group = config.as_ref().filter(|_| records(args, SubsystemId::Pmu));
+    let event_group = event_group.map_or(0, |config| config.event_group);
     capture.announce(&manifest(args, &held, device.name(), event_group))?;
     let session = config.map(|config| Session::start(&device, &heap, config, capture.sink())).transpose()?;
 
@@ -167,7 +168,7 @@ fn execute<D: Device>(
     capture.host_phases(&own);
     let mut pools = Vec::new();
     if let Some(accounts) = accounts {
-        pools = capture.account(&accounts, &mut report);
+        pools = capture.account(&accounts, &args.recording.extents(), &mut report);
         let expected = ExpectedRecords {
             subsystems: args.recording.extents(),
             cores: expected_cores(&held, args.recording.lanes),
@@ -178,6 +179,7 @@ fn execute<D: Device>(
             choice: args.recording.dump.0.clone(),
             seed: Some(args.seed),
         };
+        check_passed_over(&expected, &mut report);
         if interrupt.has_come() && capture.bytes() > MAX_HURRIED_BYTES {
             report.unverified.push("records: interrupted, `sluice check` looks at them".into());
         } else {
@@ -194,6 +196,31 @@ fn execute<D: Device>(
     unit.unload(handle, UNLOAD_LIMIT).context("cannot unload the model")?;
     unit.close(UNLOAD_LIMIT).context("cannot close the unit")?;
     capture.finish(&*device, report, pools, &args.recording, interrupt)
+}
+
+fn records(args: &Args, subsystem: SubsystemId) -> bool {
+    args.recording.extents().iter().any(|extent| extent.subsystem == subsystem)
+}
+
+/// Holds against the executions that were not to be recorded what the device says that it passed over.
+fn check_passed_over(expected: &ExpectedRecords, report: &mut Report) {
+    let items: usize = expected.cores.iter().map(|core| core.items.len()).sum();
+    let (items, submits) = (items as u64, u64::from(expected.tpbs));
+    for extent in &expected.subsystems {
+        let each = match extent.subsystem {
+            SubsystemId::Swimlane => items + submits,
+            SubsystemId::Pmu | SubsystemId::ArgsDump => items,
+            SubsystemId::DepGen | SubsystemId::ScopeStats => submits,
+        };
+        let wanted = (expected.executions - extent.of(expected.executions)) * each;
+        let found = report.dfx.get(extent.subsystem.name()).map_or(0, |figures| figures.passed_over);
+        if found != wanted {
+            let subsystem = extent.subsystem;
+            report.wrong.push(format!(
+                "{subsystem}: {found} items and submits were passed over, {wanted} were to be"
+            ));
+        }
+    }
 }
 
 /// The cores with work, and how much.
@@ -230,7 +257,8 @@ fn manifest(args: &Args, model: &Model, device: &str, event_group: u32) -> Manif
         tpbs,
         executions: args.executions,
         event_group,
-        has_scopes: args.recording.extents().contains(&Extent::full(SubsystemId::ScopeStats)),
+        recorded: recorded(&args.recording.extents()),
+        has_scopes: records(args, SubsystemId::ScopeStats),
         cores: CoreIndex::all(tpbs).map(core).collect(),
     }
 }

@@ -16,7 +16,7 @@ use sluice_host::report::Model;
 
 use crate::interrupt::Interrupt;
 use crate::options::{DeviceName, Recording, Transport, command_line};
-use crate::recording::{Capture, blank_report};
+use crate::recording::{Capture, blank_report, recorded};
 
 /// Longest sleep between two looks at the lanes and at the time.
 const LOOK: Duration = Duration::from_millis(5);
@@ -87,7 +87,7 @@ fn load<D: Device>(args: &Args, device: &Arc<D>, interrupt: &Interrupt) -> anyho
         await_lanes(args, &**device, &session, &boot, &capture, interrupt)?;
         let accounts = session.stop()?;
         report.duration_ns = capture.now_ns() - started_ns;
-        pools = capture.account(&accounts, &mut report);
+        pools = capture.account(&accounts, &args.recording.extents(), &mut report);
     }
     report.interrupted = interrupt.has_come();
     capture.finish(&**device, report, pools, &args.recording, interrupt)
@@ -143,6 +143,7 @@ fn manifest(args: &Args, tpbs: u32, device: &str) -> Manifest {
         gate_scope: args.recording.gate_scope.name().into(),
         options: command_line(),
         model: "stress".into(),
+        recorded: recorded(&args.recording.extents()),
         cores: CoreIndex::all(tpbs).map(core).collect(),
         ..Manifest::default()
     }

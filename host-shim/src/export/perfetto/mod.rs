@@ -65,6 +65,8 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
     let device = if manifest.device.is_empty() { "device" } else { &manifest.device };
     let core_names = manifest.cores.iter().map(|core| core.name.clone()).collect();
     let mut trace = TraceWriter::begin(out, format!("{device} {}", header.arch), core_names);
+    let recorded = manifest.recorded.iter().map(|(subsystem, extent)| format!("{subsystem} {extent}"));
+    let recorded = recorded.collect::<Vec<_>>().join("; ");
     trace.mark(
         Track::Capture,
         "capture",
@@ -75,6 +77,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             ("executions", manifest.executions.into()),
             ("lanes", manifest.lanes.into()),
             ("gate_scope", manifest.gate_scope.as_str().into()),
+            ("recorded", recorded.as_str().into()),
             ("clock_hz", header.clock_hz.into()),
             ("clock_method", time.method().as_str().into()),
             ("clock_error_bound_ns", time.error_bound_ns().into()),

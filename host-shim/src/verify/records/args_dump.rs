@@ -5,11 +5,10 @@ use std::collections::HashMap;
 
 use sluice_core::exec::CoreIndex;
 use sluice_core::exec::tasks::TaskId;
-pub(super) use sluice_core::layout::args_dump::Level;
-use sluice_core::layout::args_dump::{MAX_DIMS, Record, Role, Stage};
+use sluice_core::layout::args_dump::{Level, MAX_DIMS, Record, Role, Stage};
 use sluice_core::mmio::TpbId;
 
-use super::{Expectation, ExpectedRecords, Once, RecordCheck};
+use super::{Expectation, ExpectedRecords, Extent, Once, RecordCheck};
 use crate::capture::{Items, PayloadHeader, Pool};
 use crate::verify::content::{Content, MAX_FILLED_BYTES};
 use crate::verify::origin::{Origins, Source, Tensor};
@@ -78,7 +77,8 @@ struct Met<'a> {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords, level: Level) -> Self {
+    pub(super) fn of(run: &ExpectedRecords, extent: Extent) -> Self {
+        let level = Level(extent.level);
         let (parts, tensors) = (parts_of(&run.programs), Origins::tensors_of(&run.programs));
         let held = Held::of(&run.programs, &parts);
         let mut keys: Vec<ItemKey> = parts.keys().copied().collect();
@@ -103,7 +103,7 @@ impl Ledger {
             contents: run.seed.map(Contents::new),
             executions: run.executions,
             per_execution: first,
-            met: Once::new(first * run.executions),
+            met: Once::of_executions(run.executions, first, &extent),
             complete: Once::new(first * run.executions),
         }
     }
@@ -243,7 +243,6 @@ mod tests {
     use sluice_core::layout::{ArchId, PoolKind, SubsystemId};
     use zerocopy::{FromZeros, IntoBytes};
 
-    use super::super::Extent;
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
     use crate::dfx::PayloadMeta;
@@ -260,7 +259,7 @@ mod tests {
 
     /// Every record of two executions, with its bytes.
     fn right() -> Vec<(Record, Vec<u8>)> {
-        let ledger = Ledger::of(&expected(), Level::FULL);
+        let ledger = Ledger::of(&expected(), Extent::full(SubsystemId::ArgsDump));
         let mut contents = Contents::new(3);
         let mut records = Vec::new();
         for execution in 0..2 {

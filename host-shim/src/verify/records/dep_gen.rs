@@ -10,7 +10,7 @@ use sluice_core::exec::{CoreIndex, SemaphoreWait};
 use sluice_core::layout::dep_gen::{MAX_TENSORS, NO_KERNEL};
 use sluice_core::mmio::{Engine, TpbId};
 
-use super::{Expectation, ExpectedRecords, Once, RecordCheck};
+use super::{Expectation, ExpectedRecords, Extent, Once, RecordCheck};
 use crate::capture::Pool;
 use crate::capture::chains::{Submitted, chains};
 use crate::neff::{Program, RunBlock, Work};
@@ -36,7 +36,7 @@ struct Expected {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords) -> Self {
+    pub(super) fn of(run: &ExpectedRecords, extent: Extent) -> Self {
         let (mut items, mut slots) = (HashMap::new(), 0);
         let parts = parts_of(&run.programs);
         for (place, program) in run.programs.iter().enumerate() {
@@ -51,8 +51,8 @@ impl Ledger {
                 }
             }
         }
-        let met = Once::new(items.len() as u64 * run.executions);
-        Self { items, executions: run.executions, met, slots: slots * run.executions }
+        let met = Once::of_executions(run.executions, items.len() as u64, &extent);
+        Self { items, executions: run.executions, met, slots: slots * extent.of(run.executions) }
     }
 
     fn meet_task(&mut self, pool: Pool, task: &Submitted, check: &mut RecordCheck) {
@@ -159,7 +159,6 @@ mod tests {
     use sluice_core::layout::dep_gen::Record;
     use sluice_core::layout::{ArchId, PoolKind, SubsystemId};
 
-    use super::super::Extent;
     use super::*;
     use crate::capture::chains::tests::slots;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
@@ -178,7 +177,7 @@ mod tests {
 
     /// Everything that two executions have to record.
     fn right() -> Vec<(TaskId, Vec<TaskId>, usize)> {
-        let ledger = Ledger::of(&expected());
+        let ledger = Ledger::of(&expected(), Extent::full(SubsystemId::DepGen));
         let mut tasks = Vec::new();
         for execution in 0..2 {
             for (&(core, ordinal), item) in &ledger.items {
@@ -194,7 +193,7 @@ mod tests {
     fn check(tasks: &[(TaskId, Vec<TaskId>, usize)]) -> RecordCheck {
         let header = FileHeader { run: RunId(1), arch: ArchId::A5, clock_hz: 1, started_unix_ns: 0 };
         let writer = Writer::start(Vec::new(), &header).unwrap();
-        let ledger = Ledger::of(&expected());
+        let ledger = Ledger::of(&expected(), Extent::full(SubsystemId::DepGen));
         let pool = Pool { subsystem: Subsystem::DEP_GEN, kind: PoolKind::SOLE, instance: 0 };
         for (seq, (task, deps, tensors)) in (0..).zip(tasks) {
             let deps: Vec<u64> = deps.iter().map(|dep| dep.0).collect();

@@ -19,6 +19,7 @@ mod swimlane;
 use std::io::{self, Read, Seek};
 
 use sluice_core::layout::{ArchId, SubsystemId};
+use sluice_core::producer::Span;
 
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::segment::Segment;
@@ -51,13 +52,6 @@ pub struct ExpectedItem {
     pub bytes: u64,
 }
 
-impl ExpectedCore {
-    /// Items that it finishes in so many executions.
-    fn tasks(&self, executions: u64) -> u64 {
-        self.items.len() as u64 * executions
-    }
-}
-
 /// How much of a run a subsystem records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
@@ -65,12 +59,28 @@ pub struct Extent {
     pub subsystem: SubsystemId,
     /// In its own levels.
     pub level: u32,
+    /// Every how many executions, at least 1.
+    pub sample_every: u32,
+    /// Of which executions; `None` is all.
+    pub window: Option<Span>,
 }
 
 impl Extent {
     /// All that there is.
     pub const fn full(subsystem: SubsystemId) -> Self {
-        Self { subsystem, level: subsystem.full_level() }
+        Self { subsystem, level: subsystem.full_level(), sample_every: 1, window: None }
+    }
+
+    /// Whether anything of that execution is recorded.
+    pub fn has(&self, execution: u64) -> bool {
+        let Span { from, to } = self.window.unwrap_or(Span { from: 0, to: u64::MAX });
+        let place = (from..to).contains(&execution).then(|| execution - from);
+        self.level > 0 && place.is_some_and(|place| place.is_multiple_of(self.sample_every.into()))
+    }
+
+    /// How many of so many executions are recorded.
+    pub fn of(&self, executions: u64) -> u64 {
+        (0..executions).filter(|&execution| self.has(execution)).count() as u64
     }
 }
 
@@ -140,11 +150,11 @@ trait Expectation {
 /// What a subsystem has to record in `run`.
 fn expectation(extent: Extent, run: &ExpectedRecords, arch: ArchId) -> Box<dyn Expectation> {
     match extent.subsystem {
-        SubsystemId::Swimlane => Box::new(swimlane::Ledger::of(run, swimlane::Level(extent.level))),
-        SubsystemId::Pmu => Box::new(pmu::Ledger::of(run, arch)),
-        SubsystemId::ScopeStats => Box::new(scope_stats::Ledger::of(run)),
-        SubsystemId::ArgsDump => Box::new(args_dump::Ledger::of(run, args_dump::Level(extent.level))),
-        SubsystemId::DepGen => Box::new(dep_gen::Ledger::of(run)),
+        SubsystemId::Swimlane => Box::new(swimlane::Ledger::of(run, extent)),
+        SubsystemId::Pmu => Box::new(pmu::Ledger::of(run, extent, arch)),
+        SubsystemId::ScopeStats => Box::new(scope_stats::Ledger::of(run, extent)),
+        SubsystemId::ArgsDump => Box::new(args_dump::Ledger::of(run, extent)),
+        SubsystemId::DepGen => Box::new(dep_gen::Ledger::of(run, extent)),
     }
 }
 
@@ -197,22 +207,37 @@ impl ExpectedRecords {
     }
 }
 
-/// Numbers 0 to n − 1, each to be met once.
+/// Some of the numbers 0 to n − 1, each to be met once.
 #[derive(Debug)]
 struct Once {
+    /// A bit per number: met, or not to be met.
     met: Vec<u64>,
+    numbers: u64,
+    /// How many are to be met.
     count: u64,
 }
 
 impl Once {
     fn new(count: u64) -> Self {
-        Self { met: vec![0; count.div_ceil(64) as usize], count }
+        Self { met: vec![0; count.div_ceil(64) as usize], numbers: count, count }
+    }
+
+    /// Those of so many executions, with `each` numbers of each of them, that `extent` has.
+    fn of_executions(executions: u64, each: u64, extent: &Extent) -> Self {
+        let mut once = Self::new(executions * each);
+        for execution in (0..executions).filter(|&execution| !extent.has(execution)) {
+            for number in execution * each..(execution + 1) * each {
+                once.meet(number);
+            }
+            once.count -= each;
+        }
+        once
     }
 
     /// Whether `number` is one of the numbers and is met for the first time.
     fn meet(&mut self, number: u64) -> bool {
         let (word, bit) = ((number / 64) as usize, 1 << (number % 64));
-        let first = number < self.count && self.met[word] & bit == 0;
+        let first = number < self.numbers && self.met[word] & bit == 0;
         if first {
             self.met[word] |= bit;
         }
@@ -221,10 +246,10 @@ impl Once {
 
     /// Whether `number` has been met.
     fn has(&self, number: u64) -> bool {
-        number < self.count && self.met[(number / 64) as usize] & (1 << (number % 64)) != 0
+        number < self.numbers && self.met[(number / 64) as usize] & (1 << (number % 64)) != 0
     }
 
     fn missing(&self) -> u64 {
-        self.count - self.met.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
+        self.numbers - self.met.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
     }
 }

@@ -14,7 +14,7 @@ use sluice_core::layout::pmu::{CoreType, a2a3, a5};
 use sluice_core::layout::pmu_events::{Counted, Event, event_group};
 use sluice_core::mmio::{Engine, TpbId};
 
-use super::{Expectation, ExpectedItem, ExpectedRecords, Once, RecordCheck};
+use super::{Expectation, ExpectedItem, ExpectedRecords, Extent, Once, RecordCheck};
 use crate::capture::{Items, Pool};
 
 /// What has been met of each core.
@@ -41,12 +41,12 @@ struct Record {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords, arch: ArchId) -> Self {
+    pub(super) fn of(run: &ExpectedRecords, extent: Extent, arch: ArchId) -> Self {
         let cores = run.cores.iter().map(|core| Core {
             number: core.core,
             core_type: core_type(core.core),
             items: core.items.clone(),
-            tasks: Once::new(core.tasks(run.executions)),
+            tasks: Once::of_executions(run.executions, core.items.len() as u64, &extent),
         });
         let events = event_group(arch, run.event_group).map_or(&[][..], |group| group.events);
         Self { arch, events, cores: cores.collect() }
@@ -144,7 +144,6 @@ mod tests {
     use zerocopy::{FromZeros, IntoBytes};
 
     use super::super::ExpectedCore;
-    use super::super::Extent;
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
 

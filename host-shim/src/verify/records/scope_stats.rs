@@ -13,7 +13,7 @@ use sluice_core::layout::PoolKind;
 use sluice_core::layout::scope_stats::{Record, ScopePhase};
 use sluice_core::mmio::Engine;
 
-use super::{Expectation, ExpectedRecords, Once, RecordCheck};
+use super::{Expectation, ExpectedRecords, Extent, Once, RecordCheck};
 use crate::capture::{Items, Pool};
 
 /// Scopes of a tree: site and depth.
@@ -46,8 +46,9 @@ struct Ring {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords) -> Self {
-        let ring = |_| Ring { records: Once::new(PER_TREE * run.executions), open: [0; 3] };
+    pub(super) fn of(run: &ExpectedRecords, extent: Extent) -> Self {
+        let records = || Once::of_executions(run.executions, PER_TREE, &extent);
+        let ring = |_| Ring { records: records(), open: [0; 3] };
         Self { rings: (0..run.tpbs).map(ring).collect() }
     }
 }
@@ -138,7 +139,6 @@ mod tests {
     use sluice_core::layout::{ArchId, SubsystemId};
     use zerocopy::{FromZeros, IntoBytes};
 
-    use super::super::Extent;
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
 

@@ -11,12 +11,11 @@ use std::collections::HashMap;
 
 use sluice_core::exec::LaneIndex;
 use sluice_core::layout::PoolKind;
-pub(super) use sluice_core::layout::swimlane::Level;
 use sluice_core::layout::swimlane::{
-    AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
+    AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, Level, SchedPhaseKind,
 };
 
-use super::{Expectation, ExpectedCore, ExpectedRecords, Once, RecordCheck};
+use super::{Expectation, ExpectedCore, ExpectedRecords, Extent, Once, RecordCheck};
 use crate::capture::{Items, Pool};
 
 /// What has been met of each core, each lane and the submits.
@@ -70,22 +69,25 @@ struct Phases {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords, level: Level) -> Self {
-        let from = |least: Level| if level >= least { run.executions } else { 0 };
+    pub(super) fn of(run: &ExpectedRecords, extent: Extent) -> Self {
+        let from = |least: Level, each: u64| {
+            let executions = if Level(extent.level) >= least { run.executions } else { 0 };
+            Once::of_executions(executions, each, &extent)
+        };
         let lanes = run.cores.iter().map(|core| core.lane as usize + 1).max().unwrap_or(0);
         let mut phases = vec![Phases::default(); lanes];
         for core in &run.cores {
-            phases[core.lane as usize].expected += core.tasks(from(Level::SCHED));
+            phases[core.lane as usize].expected += from(Level::SCHED, core.items.len() as u64).count;
         }
         let core = |core: &ExpectedCore| {
-            let tasks = |least| Once::new(core.tasks(from(least)));
+            let tasks = |least| from(least, core.items.len() as u64);
             let (seen, own) = (tasks(Level::TASK), tasks(Level::CORE));
             Core { number: core.core, seen, own, single: HashMap::new() }
         };
         Self {
             cores: run.cores.iter().map(core).collect(),
             phases,
-            submits: (0..run.tpbs).map(|_| [(); 2].map(|()| Once::new(from(Level::FULL)))).collect(),
+            submits: (0..run.tpbs).map(|_| [(); 2].map(|()| from(Level::FULL, 1))).collect(),
         }
     }
 }
@@ -206,7 +208,6 @@ mod tests {
     use sluice_core::layout::{ArchId, SubsystemId};
     use zerocopy::{Immutable, IntoBytes};
 
-    use super::super::Extent;
     use super::super::{ExpectedCore, ExpectedItem};
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Reader, RunId, Subsystem, Writer};
