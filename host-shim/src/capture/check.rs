@@ -189,7 +189,10 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
             }
             Segment::End(summary) => census.summary = Some(*summary),
             Segment::Unknown(_) => census.unknown_segments += 1,
-            Segment::ClockPairs(_) | Segment::HostPhases(_) | Segment::DevicePhases(_) => {}
+            Segment::ClockPairs(_)
+            | Segment::HostPhases(_)
+            | Segment::DevicePhases(_)
+            | Segment::Waits(_) => {}
         }
     }
     census.bytes = reader.position_bytes();

@@ -203,6 +203,8 @@ impl Kind {
     /// [`PayloadHeader`](super::PayloadHeader), then bytes of one payload. All segments of a payload stand before the buffer
     /// with its record.
     pub const PAYLOAD: Self = Self(10);
+    /// [`WaitNote`](super::WaitNote)s.
+    pub const WAITS: Self = Self(11);
 
     /// Most bytes of a payload of this kind.
     pub const fn max_payload_bytes(self) -> usize {
@@ -221,6 +223,7 @@ impl Kind {
             Self::CLOCK_PAIRS => "clock pairs",
             Self::HOST_PHASES => "host phases",
             Self::DEVICE_PHASES => "device phases",
+            Self::WAITS => "waits",
             Self::LOSSES => "losses",
             Self::END => "end",
             Self::PAYLOAD => "payload",

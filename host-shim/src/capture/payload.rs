@@ -344,6 +344,28 @@ pub struct DevicePhaseNote {
     pub end_cycles: u64,
 }
 
+/// A lane that waited at a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WaitNote {
+    /// Whose gate.
+    pub subsystem: Subsystem,
+    /// The lane.
+    pub lane: u32,
+    /// Which gate.
+    pub gate: Gate,
+    /// Kind of the pool whose buffer it was about.
+    pub kind: PoolKind,
+    /// Which pool of its kind.
+    pub instance: u32,
+    /// 1: the lane took the host for gone, and lost records.
+    pub gave_up: u32,
+    /// Device counter when it began.
+    pub begin_cycles: u64,
+    /// Device counter when it had ended.
+    pub end_cycles: u64,
+}
+
 /// Records that did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -366,7 +388,7 @@ pub struct LossNote {
 const _: () = assert!(size_of::<FreezeEvent>() == 40 && FreezeEvent::BYTES_0 == 32);
 const _: () = assert!(size_of::<ClockPair>() == 24);
 const _: () = assert!(size_of::<HostPhase>() == 56 && size_of::<LossNote>() == 40);
-const _: () = assert!(size_of::<DevicePhaseNote>() == 24);
+const _: () = assert!(size_of::<DevicePhaseNote>() == 24 && size_of::<WaitNote>() == 40);
 
 impl LossNote {
     /// `records` records of `pool` were lost by `cause`.

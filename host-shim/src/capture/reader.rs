@@ -282,7 +282,7 @@ mod tests {
 
     use super::super::payload::{
         BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
-        Manifest, Phase, Subsystem, Summary,
+        Manifest, Phase, Subsystem, Summary, WaitNote,
     };
     use super::super::writer::tests::{HEADER, POOL};
     use super::super::writer::{Storage, Writer};
@@ -303,6 +303,17 @@ mod tests {
         writer.append_host_phases(&[phase]).unwrap();
         let phase = DevicePhaseNote { lane: 0, phase: DevicePhase::RUN_WALL, start_cycles: 1, end_cycles: 2 };
         writer.append_device_phases(&[phase]).unwrap();
+        let wait = WaitNote {
+            subsystem: Subsystem::SWIMLANE,
+            lane: 0,
+            gate: Gate::FREE,
+            kind: POOL.kind,
+            instance: 0,
+            gave_up: 0,
+            begin_cycles: 1,
+            end_cycles: 2,
+        };
+        writer.append_waits(&[wait]).unwrap();
         writer.append_losses(&[LossNote::new(POOL, Some(3), LossCause::CORRUPT, 5, 9)]).unwrap();
         writer.append_summary(&Summary { report: Report::default(), pools: Vec::new() }).unwrap();
         writer.into_storage()
@@ -327,6 +338,7 @@ mod tests {
                 Segment::ClockPairs(items) => format!("{} pairs", items.len()),
                 Segment::HostPhases(items) => format!("{} phases", items.len()),
                 Segment::DevicePhases(items) => format!("{} device phases", items.len()),
+                Segment::Waits(items) => format!("{} waits", items.len()),
                 Segment::Losses(items) => format!("{} losses", items.len()),
                 Segment::End(_) => "end".into(),
                 Segment::Unknown(kind) => kind.to_string(),
@@ -335,8 +347,8 @@ mod tests {
         seen
     }
 
-    const WHOLE: [&str; 9] =
-        ["sim", "0", "1", "2", "1 pairs", "1 phases", "1 device phases", "1 losses", "end"];
+    const WHOLE: [&str; 10] =
+        ["sim", "0", "1", "2", "1 pairs", "1 phases", "1 device phases", "1 waits", "1 losses", "end"];
 
     /// Where segments begin, and the end.
     fn starts(bytes: &[u8]) -> Vec<usize> {
@@ -408,7 +420,7 @@ mod tests {
             let mut reader = open(&damaged);
             assert_eq!(
                 walk(&mut reader),
-                ["sim", "0", "2", "1 pairs", "1 phases", "1 device phases", "1 losses", "end"]
+                ["sim", "0", "2", "1 pairs", "1 phases", "1 device phases", "1 waits", "1 losses", "end"]
             );
             assert_eq!(reader.damages()[0].to_string(), format!("byte {}: {expected}", starts[2]));
         }

@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 use super::format::Kind;
 use super::payload::{
     BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest,
-    PayloadHeader, Summary,
+    PayloadHeader, Summary, WaitNote,
 };
 
 /// One segment.
@@ -25,6 +25,8 @@ pub enum Segment<'a> {
     HostPhases(Items<'a, HostPhase>),
     /// What lanes of the device went through.
     DevicePhases(Items<'a, DevicePhaseNote>),
+    /// Waits of lanes at gates, those of one lane and subsystem in order.
+    Waits(Items<'a, WaitNote>),
     /// Records that did not arrive.
     Losses(Items<'a, LossNote>),
     /// What the run came to.
@@ -42,6 +44,7 @@ pub(super) enum Content {
     ClockPairs,
     HostPhases,
     DevicePhases,
+    Waits,
     Losses,
     End(Box<Summary>),
     Unknown(Kind),
@@ -97,6 +100,7 @@ impl Content {
             Kind::CLOCK_PAIRS => whole_items::<ClockPair>(payload, Self::ClockPairs),
             Kind::HOST_PHASES => whole_items::<HostPhase>(payload, Self::HostPhases),
             Kind::DEVICE_PHASES => whole_items::<DevicePhaseNote>(payload, Self::DevicePhases),
+            Kind::WAITS => whole_items::<WaitNote>(payload, Self::Waits),
             Kind::LOSSES => whole_items::<LossNote>(payload, Self::Losses),
             later => Ok(Self::Unknown(later)),
         }
@@ -112,6 +116,7 @@ impl Content {
             Self::ClockPairs => Segment::ClockPairs(Items::new(payload)),
             Self::HostPhases => Segment::HostPhases(Items::new(payload)),
             Self::DevicePhases => Segment::DevicePhases(Items::new(payload)),
+            Self::Waits => Segment::Waits(Items::new(payload)),
             Self::Losses => Segment::Losses(Items::new(payload)),
             Self::End(summary) => Segment::End(summary),
             Self::Unknown(kind) => Segment::Unknown(kind),

@@ -15,7 +15,7 @@ use super::folder::{self, RunFolder};
 use super::format::{ALIGN_BYTES, FileHeader, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, SegmentHead};
 use super::payload::{
     BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest, PayloadHeader,
-    Summary,
+    Summary, WaitNote,
 };
 use super::reader::{FileView, ReadError, Reader};
 
@@ -133,6 +133,11 @@ impl<S: Storage> Writer<S> {
     /// Appends what lanes of the device went through.
     pub fn append_device_phases(&self, phases: &[DevicePhaseNote]) -> io::Result<()> {
         self.append_items(Kind::DEVICE_PHASES, phases)
+    }
+
+    /// Appends waits that have ended.
+    pub fn append_waits(&self, waits: &[WaitNote]) -> io::Result<()> {
+        self.append_items(Kind::WAITS, waits)
     }
 
     /// Appends losses.

@@ -20,6 +20,7 @@ use super::collector::{Collected, Tally};
 use super::ledger::PoolBuffers;
 use super::plan::{Part, Plan};
 use super::server::ServerCounts;
+use super::waits::Waits;
 
 /// The accounts of a session.
 pub type Accounts = BTreeMap<SubsystemId, Account>;
@@ -131,6 +132,8 @@ pub struct Account {
     pub bad_payloads: u64,
     /// Payloads of records that could not be read or written.
     pub lost_payloads: u64,
+    /// What lanes waited at the gates.
+    pub waits: Waits,
     /// Lanes that did not report flushed in time.
     pub lanes_missing: u32,
     /// A sequencer of the device could go on no further; only ScopeStats says so.
@@ -207,6 +210,7 @@ impl Account {
             passed_over: passed_over(memory, plan, part)?,
             bad_payloads: collected.pools.iter().map(|tally| tally.bad_payloads).sum(),
             lost_payloads: collected.pools.iter().map(|tally| tally.lost_payloads).sum(),
+            waits: Waits::of(memory, plan, part.subsystem, part.region.shape().lanes())?,
             lanes_missing,
             fatal: is_fatal(memory, part)?,
         })

@@ -20,7 +20,8 @@ use super::ledger::{BufferId, Directory};
 use super::pipe::WaitPipe;
 use super::server::ToCollect;
 use super::service::{Orders, Serve};
-use super::sink::{BufferMeta, PayloadMeta, Sink};
+use super::sink::{BufferMeta, PayloadMeta, Sink, Wait};
+use super::waits::UNDER_WAY;
 use super::{Full, Pipe};
 
 /// Longest wait for a buffer before the thread looks whether it is to end.
@@ -33,6 +34,9 @@ const PAUSE_LOOK: Duration = Duration::from_millis(1);
 const ATTEMPTS: u32 = 3;
 /// Most bytes of a payload that are copied at once.
 const PIECE_BYTES: usize = 4 << 20;
+
+/// Waits that are handed on at once while there are buffers to collect.
+const WAITS: usize = 256;
 
 /// What was collected of one pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -95,6 +99,7 @@ pub(super) struct Source {
     /// By lane; none of a subsystem without payloads.
     pub(super) arenas: Vec<ArenaPlace>,
     pub(super) payloads: Arc<PayloadsUnderWay>,
+    pub(super) waits: Arc<WaitPipe<Wait>>,
 }
 
 impl Source {
@@ -116,6 +121,7 @@ pub(super) struct Collector<M> {
     piece: Vec<u8>,
     /// Payloads that are safe, by part and lane, of the pools that are this collector's.
     completed: Vec<Vec<Completed>>,
+    waits: Vec<Wait>,
     pub(super) collected: Vec<Collected>,
     refusals_noted: u32,
 }
@@ -140,7 +146,7 @@ impl<M: CopyMemory> Collector<M> {
         let completed = completed.collect();
         let has_arenas = sources.iter().any(|source| !source.arenas.is_empty());
         let piece = vec![0; if has_arenas { PIECE_BYTES } else { 0 }];
-        let bytes = vec![0; largest];
+        let (bytes, waits) = (vec![0; largest], Vec::with_capacity(UNDER_WAY));
         Self {
             memory,
             sources,
@@ -151,6 +157,7 @@ impl<M: CopyMemory> Collector<M> {
             bytes,
             piece,
             completed,
+            waits,
             collected,
             refusals_noted: 0,
         }
@@ -166,7 +173,8 @@ impl<M: CopyMemory> Collector<M> {
                 continue;
             }
             let pipe = &self.pipes[self.number];
-            let item = match last_buffer.elapsed() < HOT {
+            let is_hot = last_buffer.elapsed() < HOT;
+            let item = match is_hot {
                 true => pipe.pop(),
                 false => pipe.pop_wait(LOOK),
             };
@@ -175,7 +183,9 @@ impl<M: CopyMemory> Collector<M> {
                 self.take(item);
                 last_buffer = Instant::now();
             }
+            self.hand_on_waits(if is_busy || is_hot { WAITS } else { 1 });
             if !is_busy && !self.acknowledge_all() && orders.collector_stop.load(Ordering::Acquire) {
+                self.hand_on_waits(1);
                 break;
             }
             if !self.desk.try_turn(orders.is_paused()) && !is_busy {
@@ -183,6 +193,29 @@ impl<M: CopyMemory> Collector<M> {
             }
         }
         self.collected
+    }
+
+    /// Hands on the waits of each subsystem that has so many of them. The first collector does that.
+    pub(super) fn hand_on_waits(&mut self, at_least: usize) {
+        if self.number != 0 {
+            return;
+        }
+        for part in 0..self.sources.len() {
+            let waits = &self.sources[part].waits;
+            if waits.len() < at_least {
+                continue;
+            }
+            while self.waits.len() < UNDER_WAY
+                && let Some(wait) = waits.pop()
+            {
+                self.waits.push(wait);
+            }
+            if let Err(error) = attempt(|| self.sink.waits(&self.waits)) {
+                let text = format!("{} waits not recorded: {error}", self.waits.len());
+                self.note(&text);
+            }
+            self.waits.clear();
+        }
     }
 
     pub(super) fn take(&mut self, item: ToCollect) {

@@ -40,6 +40,7 @@ pub mod session;
 pub mod sink;
 mod tables;
 mod views;
+mod waits;
 mod worker;
 
 pub use account::{Account, Accounts, FreezeStats, Lost, PoolAccount};
@@ -47,7 +48,8 @@ pub use config::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 pub use pipe::WaitPipe;
 pub use plan::PlanError;
 pub use session::{Session, SessionError};
-pub use sink::{BufferMeta, Discard, Freeze, LanePhase, PayloadMeta, Sink};
+pub use sink::{BufferMeta, Discard, Freeze, LanePhase, PayloadMeta, Sink, Wait};
+pub use waits::Waits;
 
 pub use views::{FreeQueueFeed, GateControl, HeldWords, Occupancy, RingDrain, RingState, RingWatch};
 

@@ -47,6 +47,11 @@ impl<T> WaitPipe<T> {
         state.items.pop_front()
     }
 
+    /// How many items wait.
+    pub fn len(&self) -> usize {
+        self.state().items.len()
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.state().items.is_empty()

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use sluice_core::exec::Recorders;
 use sluice_core::layout::args_dump::BufferState;
 use sluice_core::layout::extension::{
-    self, Extension, GateScope as WireScope, Head, LaneActivity, LaneStatus, Service,
+    self, Extension, GateScope as WireScope, Head, LaneActivity, LaneStatus, Service, WaitLog,
 };
 use sluice_core::layout::pmu_events::event_group;
 use sluice_core::layout::{
@@ -231,6 +231,16 @@ impl Plan {
     /// Where the host says what it wants of `subsystem`.
     pub(super) fn service(&self, subsystem: SubsystemId) -> DevAddr {
         self.extension_word(extension::service(subsystem))
+    }
+
+    /// Address of a part of the log of `lane`'s waits in `subsystem`.
+    ///
+    /// # Errors
+    /// [`Fault::OutOfRange`] when the run has no such lane.
+    pub fn wait_log(&self, subsystem: SubsystemId, lane: u32, offset: usize) -> Result<DevAddr, Fault> {
+        let (at, bytes) = (self.extension_block.at(), size_of::<WaitLog>() as u64);
+        let log = self.extension.wait_log(subsystem, layout::Lane(lane));
+        Ok(self.extension_word(log.ok_or(Fault::OutOfRange { at, bytes })? + offset))
     }
 
     /// Address of a word of what a lane says of its pool, if there is such a pool.

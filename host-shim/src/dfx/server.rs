@@ -19,7 +19,8 @@ use super::pipe::WaitPipe;
 use super::plan::{Part, Plan};
 use super::release::{self, ReleaseReady};
 use super::service::Orders;
-use super::sink::Freeze;
+use super::sink::{Freeze, Wait};
+use super::waits::{Logged, WaitLogs};
 use super::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 use crate::device::Device;
 
@@ -40,6 +41,7 @@ pub(super) struct Outlet {
     pub(super) directory: Arc<Directory>,
     pub(super) collectors: Arc<[WaitPipe<ToCollect>]>,
     pub(super) payloads: Arc<PayloadsUnderWay>,
+    pub(super) waits: Arc<WaitPipe<Wait>>,
 }
 
 impl Pipe<Full> for Outlet {
@@ -75,6 +77,7 @@ pub(super) struct Server<D: Device> {
     detached: Own<<D::Mem as Memory>::Word>,
     lanes: LaneWatch<D::Mem>,
     freezes: FreezeLog,
+    waits: WaitLogs<D::Mem>,
     orders: Arc<Orders>,
     counts: ServerCounts,
     /// The last turn did not see everything: the transport failed.
@@ -122,15 +125,17 @@ impl<D: Device> Server<D> {
         let mut ready = release::of(part.subsystem, &outlet.payloads);
         keeper.round(&*returned, &mut *ready, |_| {})?;
         let directory = Arc::clone(&part.directory);
+        let (subsystem, lanes) = (part.subsystem, config.shape.lanes());
         Ok(Self {
             drain: Drain::new(directory, rings, held, taken_side, found.unsettled),
             keeper,
             ready,
+            waits: WaitLogs::attach(memory, plan, subsystem, lanes, Arc::clone(&outlet.waits))?,
             outlet,
             returned,
             detached: Own::new(memory.word(plan.host_detached(part.subsystem))?),
-            lanes: LaneWatch::attach(memory, plan, part.subsystem, config.shape.lanes())?,
-            freezes: FreezeLog::new(part.subsystem),
+            lanes: LaneWatch::attach(memory, plan, subsystem, lanes)?,
+            freezes: FreezeLog::new(subsystem),
             orders,
             counts: ServerCounts::default(),
             cut_short: false,
@@ -146,6 +151,7 @@ impl<D: Device> Server<D> {
     pub(super) fn turn(&mut self, device: &D, is_paused: bool) -> bool {
         self.cut_short = false;
         self.freezes.look(&self.lanes);
+        self.take_waits();
         let drained = !is_paused && self.drain_all();
         let kept = self.keep(device);
         drained || kept
@@ -188,6 +194,22 @@ impl<D: Device> Server<D> {
             }
         }
         moved
+    }
+
+    /// A wait is handed on before the buffers that its lane published after it.
+    fn take_waits(&mut self) {
+        let mut corrupt = None;
+        let taken = self.waits.take(|logged| {
+            if let Logged::Corrupt { lane } = logged {
+                corrupt = Some(lane);
+            }
+        });
+        if let Err(fault) = taken {
+            self.note_fault(fault);
+        }
+        if let Some(lane) = corrupt {
+            self.note_corrupt(&format!("lane {}: log of waits out of range", lane.0));
+        }
     }
 
     fn keep(&mut self, device: &D) -> bool {

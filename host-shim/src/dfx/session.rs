@@ -35,6 +35,7 @@ use super::plan::{FIRST_CONTROL, Part, Plan, PlanError};
 use super::server::{Outlet, Server, ServerCounts, ToCollect};
 use super::service::{Orders, Service};
 use super::sink::Sink;
+use super::waits::UNDER_WAY;
 use super::worker::Worker;
 use crate::device::Device;
 use crate::device::heap::Heap;
@@ -133,6 +134,7 @@ impl<D: Device> Session<D> {
                 directory: Arc::clone(&part.directory),
                 collectors: Arc::clone(&pipes),
                 payloads: Arc::clone(&source.payloads),
+                waits: Arc::clone(&source.waits),
             };
             let returned = Arc::clone(&source.returned);
             Server::attach(memory, &plan, part, &config, outlet, returned, Arc::clone(&orders))
@@ -350,7 +352,8 @@ impl<D: Device> Drop for Session<D> {
 fn source(part: &Part) -> Source {
     let returned = Arc::new(WaitPipe::with_capacity(part.directory.buffers() as usize));
     let directory = Arc::clone(&part.directory);
+    let waits = Arc::new(WaitPipe::with_capacity(UNDER_WAY));
     let payloads = Arc::new(PayloadsUnderWay::new(part.region.shape().lanes() as usize));
     let (subsystem, region) = (part.subsystem, part.region);
-    Source { subsystem, region, directory, returned, arenas: part.arenas(), payloads }
+    Source { subsystem, region, directory, returned, arenas: part.arenas(), payloads, waits }
 }

@@ -74,6 +74,27 @@ pub struct Freeze {
     pub buffers_drained: u64,
 }
 
+/// A wait of a lane at a gate, from its first fruitless look to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wait {
+    /// Subsystem.
+    pub subsystem: SubsystemId,
+    /// The lane.
+    pub lane: Lane,
+    /// The gate.
+    pub gate: Gate,
+    /// Kind of the pool whose buffer it was about.
+    pub kind: PoolKind,
+    /// Which pool of its kind.
+    pub instance: Instance,
+    /// Device clock when it began, cycles.
+    pub begin_cycles: u64,
+    /// Device clock when it had ended, cycles.
+    pub end_cycles: u64,
+    /// Whether the lane took the host for gone, and lost records.
+    pub gave_up: bool,
+}
+
 /// A phase that a lane of the device went through, once in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LanePhase {
@@ -111,6 +132,14 @@ pub trait Sink: Send + Sync {
     /// # Errors
     /// What kept it from being written; the session goes on.
     fn freeze(&self, freeze: &Freeze) -> io::Result<()>;
+
+    /// Takes waits of lanes that have ended, those of one lane and subsystem in order. Kept by nobody unless told otherwise.
+    ///
+    /// # Errors
+    /// What kept them from being written; the session goes on.
+    fn waits(&self, _waits: &[Wait]) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Takes the phases of the device, lane by lane, at the end of the session. Kept by nobody unless told otherwise.
     ///

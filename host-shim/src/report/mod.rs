@@ -27,6 +27,9 @@ pub struct Report {
     pub target: String,
     /// Every record that was produced stands in the capture.
     pub lossless: bool,
+    /// Whether records may be lost without the run being called a failure.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub loss_allowed: bool,
     /// Every output of every execution was compared and was right, and there was one.
     pub outputs_verified: bool,
     /// Every patched pointer, table row and queue base was read back and was right, and there was one.
@@ -191,8 +194,14 @@ pub struct Dfx {
     pub switches: u64,
     /// How close it came.
     pub high_water: HighWater,
-    /// Times that lanes were made to wait.
+    /// Gates that were shut, and for how long.
     pub freezes: Freezes,
+    /// What lanes waited, at shut gates or at open ones; absent where they did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
+    /// Tasks whose completion was seen late because their lane waited; absent where no task was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<Late>,
 }
 
 /// Records lost, by cause.
@@ -269,6 +278,40 @@ pub struct Freezes {
     pub fq: Freeze,
 }
 
+/// Waits of lanes, all lanes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Waits {
+    /// For room in a ready ring.
+    pub rq: Wait,
+    /// For an empty buffer.
+    pub fq: Wait,
+    /// Waits that are not in the capture one by one, because the log of their lane was full.
+    pub unlogged: u64,
+}
+
+/// Waits at one gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wait {
+    /// How many.
+    pub count: u64,
+    /// Together, nanoseconds.
+    pub total_ns: u64,
+}
+
+/// Tasks whose completion was seen late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Late {
+    /// How many.
+    pub tasks: u64,
+    /// Their durations as recorded, nanoseconds.
+    pub raw_ns: u64,
+    /// Their durations without the waits that lie in them, nanoseconds.
+    pub corrected_ns: u64,
+}
+
 /// Freezes of one gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -312,9 +355,10 @@ impl Artefacts {
 }
 
 impl Report {
-    /// Nothing was lost and all that could be verified was right; the exit status of a run follows it.
+    /// Nothing was lost, unless that was allowed, and all that could be verified was right; the exit status of a run
+    /// follows it.
     pub fn is_good(&self) -> bool {
-        self.lossless && self.wrong.is_empty()
+        (self.lossless || self.loss_allowed) && self.wrong.is_empty()
     }
 
     /// The report as the text of `report.json`, with a final newline. Of a run that broke off it has only the keys whose
@@ -368,7 +412,8 @@ mod tests {
     fn the_keys_are_those_that_other_tools_rely_on() {
         let artefacts =
             Artefacts { trace: Some(Artefacts::TRACE.into()), capture: Some(Artefacts::CAPTURE.into()) };
-        let dfx = [("swimlane".to_owned(), Dfx::default())].into();
+        let swimlane = Dfx { waits: Some(Waits::default()), late: Some(Late::default()), ..Dfx::default() };
+        let dfx = [("swimlane".to_owned(), swimlane)].into();
         let phases_ns = [("run_wall".to_owned(), 1)].into();
         let report = Report { dfx, artefacts, phases_ns, ..Report::default() };
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
@@ -407,6 +452,12 @@ mod tests {
             "/dfx/swimlane/freezes/rq/count",
             "/dfx/swimlane/freezes/rq/total_ns",
             "/dfx/swimlane/freezes/fq/max_ns",
+            "/dfx/swimlane/waits/rq/count",
+            "/dfx/swimlane/waits/fq/total_ns",
+            "/dfx/swimlane/waits/unlogged",
+            "/dfx/swimlane/late/tasks",
+            "/dfx/swimlane/late/raw_ns",
+            "/dfx/swimlane/late/corrected_ns",
             "/phases_ns/run_wall",
             "/artefacts/trace",
             "/artefacts/capture",
@@ -430,6 +481,15 @@ mod tests {
         for absent in ["outputs_verified", "kbl", "verified", "duration_ns"] {
             assert!(json.get(absent).is_none(), "{absent}");
         }
+    }
+
+    #[test]
+    fn a_loss_is_a_failure_unless_it_was_allowed() {
+        let lossy = Report { lossless: false, ..Report::default() };
+        assert!(!lossy.is_good() && !lossy.to_json().contains("loss_allowed"));
+        let allowed = Report { loss_allowed: true, ..lossy };
+        assert!(allowed.is_good() && allowed.to_json().contains("\"lossless\": false"));
+        assert!(!Report { wrong: vec!["x".into()], ..allowed }.is_good(), "anything else is still wrong");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use core::fmt;
 use std::path::Path;
 
 use super::units::{Bytes, Count, Many, OneLine, Span};
-use super::{Artefacts, Freeze, Report, Tensor};
+use super::{Artefacts, Freeze, Late, Report, Tensor};
 
 /// A report to be shown; `folder` holds the run's artefacts, where they are known.
 #[derive(Clone, Copy, Debug)]
@@ -230,6 +230,18 @@ impl Page<'_> {
                     )?;
                 }
             }
+            if let Some(Late { tasks: tasks @ 1.., raw_ns, corrected_ns }) = dfx.late {
+                line(
+                    f,
+                    "late",
+                    format_args!(
+                        "{}: {} of them, {} without the waits of their lane",
+                        Many(tasks, "task whose end was seen late", "tasks whose end was seen late"),
+                        Span(raw_ns),
+                        Span(corrected_ns)
+                    ),
+                )?;
+            }
         }
         Ok(())
     }
@@ -240,6 +252,7 @@ impl Page<'_> {
             (true, true) => "nothing recorded",
             (true, false) => "nothing lost",
             (false, _) if report.broken_off => "BROKEN OFF",
+            (false, _) if report.loss_allowed => "RECORDS LOST, which was allowed",
             (false, _) => "RECORDS LOST",
         };
         let verified = &report.verified;

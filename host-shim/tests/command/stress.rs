@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Folder, check, code, endless, signal, sluice, text};
+use crate::{Folder, check, code, command, endless, signal, sluice, text};
 
 /// A workload that would take for ever.
 const STRESS: [&str; 6] = ["stress", "--json", "--records", "1000000000000", "--buffers", "1"];
@@ -60,6 +60,39 @@ fn every_pause_of_a_list_is_kept() {
     let report = stress(&folder, &args);
     assert_eq!(report["dfx"]["swimlane"]["collected"], 300_000);
     assert!(report["duration_ns"].as_u64().unwrap() >= 400_000_000, "both were kept");
+}
+
+#[test]
+fn a_run_that_loses_records_ends_well_only_if_it_may() {
+    // Lanes wait ten milliseconds for a host that stands still for longer.
+    let args = ["--records", "100000", "--buffers", "1", "--deadline", "10", "--pause-host", "300@0"];
+    for (required, status) in [("", 1), ("--require-lossless", 1), ("--require-lossless=false", 0)] {
+        let folder = Folder::new(&format!("lossy{required}"));
+        let required = (!required.is_empty()).then_some(required);
+        let output =
+            command().args(["stress", "--out", folder.out()]).args(args).args(required).output().unwrap();
+        let page = text(&output.stdout);
+        assert_eq!(code(&output), status, "{page}");
+        let report = folder.report();
+        let swimlane = &report["dfx"]["swimlane"];
+        let of = |key: &str| swimlane[key].as_u64().unwrap();
+        assert_eq!((&report["lossless"], of("collected") + of("dropped")), (&json!(false), 100_000));
+        assert_eq!(swimlane["lost"]["host_gone"], swimlane["dropped"]);
+        assert!(page.contains("records by host_gone") && page.contains("RECORDS LOST"), "{page}");
+        assert_eq!(report.get("loss_allowed"), (status == 0).then_some(&json!(true)));
+        assert_eq!(check(&folder.path("capture.slc")).1, 1, "records are missing whoever allowed it");
+    }
+}
+
+#[test]
+fn every_wait_of_a_lane_is_in_the_capture() {
+    let folder = Folder::new("waits");
+    let args = ["--records", "300000", "--buffers", "1", "--pause-host", "200@5", "--dfx", "swimlane"];
+    let report = stress(&folder, &args);
+    let waits = &report["dfx"]["swimlane"]["waits"];
+    let of = |gate: &str, key: &str| waits[gate][key].as_u64().unwrap();
+    assert!(of("fq", "count") + of("rq", "count") > 0 && waits["unlogged"] == 0, "{waits}");
+    assert!(of("fq", "total_ns") + of("rq", "total_ns") >= 190_000_000, "the pause was waited out: {waits}");
 }
 
 #[test]

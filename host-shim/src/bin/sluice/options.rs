@@ -62,6 +62,16 @@ pub(crate) struct Recording {
     /// How the host reaches device memory
     #[arg(long, value_enum, default_value_t)]
     pub(crate) transport: Transport,
+    /// Whether a run that loses records fails; it says what was lost either way
+    #[arg(
+        long, default_value_t = true, num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        action = clap::ArgAction::Set, value_name = "BOOL"
+    )]
+    pub(crate) require_lossless: bool,
+    /// How long a lane waits for this host before it counts records as lost, in device milliseconds; that of the
+    /// architecture by default
+    #[arg(long, value_name = "MS")]
+    pub(crate) deadline: Option<NonZeroU32>,
     /// Folder for report.json, capture.slc and trace.pftrace
     #[arg(long, default_value = "target/sluice/latest", value_name = "DIR")]
     pub(crate) out: PathBuf,
@@ -107,11 +117,13 @@ impl Recording {
             Scope::All => GateScope::All,
             Scope::Lane => GateScope::Lane,
         };
+        let cycles_of = |ms: NonZeroU32| u64::from(ms.get()) * (self.arch.facts().clock_hz / 1_000);
+        let deadline_cycles = self.deadline.map(cycles_of);
         let blank = DfxConfig::new(shape);
         let arena_bytes = self.arena.unwrap_or(blank.arena_bytes);
         let event_group = self.event_group().map_err(anyhow::Error::msg)?;
         let collectors = self.collectors;
-        let run = DfxConfig { scope, run_id, collectors, arena_bytes, event_group, ..blank };
+        let run = DfxConfig { scope, run_id, collectors, arena_bytes, event_group, deadline_cycles, ..blank };
         let config = self.extents().into_iter().fold(run, |run, extent| {
             let Extent { subsystem, level, sample_every, window } = extent;
             let window = window.map_or(RecordWindow::Whole, RecordWindow::Executions);

@@ -20,7 +20,7 @@ use sluice_host::capture::payload::NO_LANE;
 use sluice_host::capture::reader::FileView;
 use sluice_host::capture::{
     BufferHeader, ClockPair, DevicePhaseNote, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
-    Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, Writer,
+    Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, WaitNote, Writer,
 };
 use sluice_host::dfx::{self, Account, Accounts, BufferMeta, LanePhase, PayloadMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
@@ -208,6 +208,8 @@ impl Capture {
             },
             // As the trace shows them, so that the two can be compared.
             freezes: self.collected.freezes().get(&subsystem).copied().unwrap_or_default(),
+            waits: Some(self.waits(&account.waits)),
+            late: None,
         };
         report.lossless &= account.is_lossless();
         if account.lanes_missing > 0 {
@@ -231,6 +233,14 @@ impl Capture {
         }
         report.dfx.insert(subsystem.name().into(), figures);
         totals
+    }
+
+    fn waits(&self, waits: &dfx::Waits) -> report::Waits {
+        let ns = |cycles: u64| u128::from(cycles) * 1_000_000_000 / u128::from(self.header.clock_hz);
+        let wait =
+            |count, cycles| report::Wait { count, total_ns: ns(cycles).try_into().unwrap_or(u64::MAX) };
+        let &dfx::Waits { rq, fq, rq_cycles, fq_cycles, unlogged } = waits;
+        report::Waits { rq: wait(rq, rq_cycles), fq: wait(fq, fq_cycles), unlogged }
     }
 
     /// A reader of what has been written so far.
@@ -335,6 +345,7 @@ pub(crate) fn blank_report(capture: &Capture, options: &Recording, device: &str)
         gate_scope: options.gate_scope.name().into(),
         run: capture.run(),
         lossless: true,
+        loss_allowed: !options.require_lossless,
         ..Report::default()
     }
 }
@@ -342,6 +353,13 @@ pub(crate) fn blank_report(capture: &Capture, options: &Recording, device: &str)
 fn lost(lost: &dfx::Lost) -> report::Lost {
     let &dfx::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy, mismatch } = lost;
     report::Lost { host_gone, host_crash, copy_failed, no_buffer, corrupt, core_busy, mismatch }
+}
+
+fn as_gate(gate: gate::Gate) -> Gate {
+    match gate {
+        gate::Gate::Ready => Gate::READY,
+        gate::Gate::Free => Gate::FREE,
+    }
 }
 
 fn ns_since(started: Instant) -> u64 {
@@ -407,13 +425,24 @@ impl Sink for CaptureSink {
         self.writer.append_payload(&PayloadHeader::new(pool, meta), bytes)
     }
 
+    fn waits(&self, waits: &[dfx::Wait]) -> io::Result<()> {
+        let note = |wait: &dfx::Wait| WaitNote {
+            subsystem: wait.subsystem.into(),
+            lane: wait.lane.0,
+            gate: as_gate(wait.gate),
+            kind: wait.kind,
+            instance: wait.instance.0,
+            gave_up: wait.gave_up.into(),
+            begin_cycles: wait.begin_cycles,
+            end_cycles: wait.end_cycles,
+        };
+        self.writer.append_waits(&waits.iter().map(note).collect::<Vec<_>>())
+    }
+
     fn freeze(&self, freeze: &dfx::Freeze) -> io::Result<()> {
         let event = FreezeEvent {
             subsystem: freeze.subsystem.into(),
-            gate: match freeze.gate {
-                gate::Gate::Ready => Gate::READY,
-                gate::Gate::Free => Gate::FREE,
-            },
+            gate: as_gate(freeze.gate),
             opened_by: freeze.opened_by.map_or(NO_LANE, |lane| lane.0),
             lanes_parked: freeze.lanes_parked,
             opened_ns: self.time.ns(freeze.opened_cycles),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use sluice_core::gate::Gate;
 use sluice_core::layout::extension::LaneActivity;
-use sluice_core::layout::{Lane, SubsystemId};
+use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use tracing::span;
 
 use super::stage::{Hand, Kept, Played, config};
@@ -17,7 +17,7 @@ use crate::dfx::ledger::BufferId;
 use crate::dfx::plan::Plan;
 use crate::dfx::server::{Outlet, Server, ToCollect};
 use crate::dfx::service::{Orders, Serve};
-use crate::dfx::{DfxConfig, Discard, Pipe, Sink, WaitPipe};
+use crate::dfx::{DfxConfig, Discard, Pipe, Sink, Wait, WaitPipe};
 
 /// One subsystem with everything that serves it.
 pub(super) struct Show {
@@ -58,9 +58,11 @@ impl Show {
             returned: Arc::clone(&returned),
             arenas: part.arenas(),
             payloads: Arc::new(PayloadsUnderWay::new(config.shape.lanes() as usize)),
+            waits: Arc::new(WaitPipe::with_capacity(64)),
         };
         let (collectors, payloads) = (Arc::clone(&pipes), Arc::clone(&source.payloads));
-        let outlet = Outlet { part: 0, directory: directory(), collectors, payloads };
+        let waits = Arc::clone(&source.waits);
+        let outlet = Outlet { part: 0, directory: directory(), collectors, payloads, waits };
         let orders = Arc::new(Orders::new());
         let server =
             Server::attach(memory, &plan, part, config, outlet, returned, orders).expect("mapped memory");
@@ -81,6 +83,7 @@ impl Show {
         while let Some(item) = self.pipes[0].pop() {
             self.collector.take(item);
         }
+        self.collector.hand_on_waits(1);
     }
 
     pub(super) fn account(&self) -> Account {
@@ -388,4 +391,69 @@ fn a_device_that_repeats_its_nonsense_is_named_twice() {
         }
     });
     assert_eq!((said, show.account().corrupt_words), (2, 100), "all but the first are double publications");
+}
+
+/// A wait of `lane` for pool 0, as a lane logs it.
+fn wait(lane: u32, begin_cycles: u64, end_cycles: u64) -> Wait {
+    Wait {
+        subsystem: SubsystemId::Swimlane,
+        lane: Lane(lane),
+        gate: Gate::Free,
+        kind: PoolKind::AICPU_TASK,
+        instance: Instance(0),
+        begin_cycles,
+        end_cycles,
+        gave_up: false,
+    }
+}
+
+#[test]
+fn every_wait_that_is_logged_is_handed_on_once_and_in_order() {
+    let kept = Arc::new(Kept::default());
+    let mut show = Show::of(SubsystemId::Swimlane, 1, Arc::clone(&kept) as _);
+    let waits: Vec<_> = (0..200).map(|number| wait(number % 2, u64::MAX - number as u64, u64::MAX)).collect();
+    for waits in waits.chunks(50) {
+        waits.iter().for_each(|wait| assert!(show.hand.log(wait)));
+        show.turn();
+        show.collect();
+    }
+    let of = |waits: &[Wait], lane| -> Vec<_> {
+        waits.iter().filter(|wait| wait.lane == Lane(lane)).copied().collect()
+    };
+    let kept = kept.waits.lock().unwrap();
+    assert_eq!(kept.len(), 200);
+    assert!((0..2).all(|lane| of(&kept, lane) == of(&waits, lane)));
+    let sum = show.account().waits;
+    assert_eq!((sum.fq, sum.rq, sum.unlogged), (200, 0, 0));
+    assert_eq!((sum.fq_cycles, sum.rq_cycles), (199 * 200 / 2, 0));
+}
+
+#[test]
+fn waits_that_find_no_room_in_the_log_are_counted() {
+    let kept = Arc::new(Kept::default());
+    let mut show = Show::of(SubsystemId::Swimlane, 1, Arc::clone(&kept) as _);
+    let logged = (0..70).filter(|&number| show.hand.log(&wait(0, number, number + 1))).count();
+    assert_eq!(logged, 64);
+    show.turn();
+    show.collect();
+    assert!(show.hand.log(&wait(0, 70, 71)), "the slots are the lane's again");
+    show.turn();
+    show.collect();
+    assert_eq!(kept.waits.lock().unwrap().len(), 65);
+    let sum = show.account().waits;
+    assert_eq!((sum.fq, sum.fq_cycles, sum.unlogged), (71, 71, 6));
+}
+
+#[test]
+fn a_log_that_is_nonsense_is_named_and_read_on_from_where_it_stands() {
+    let kept = Arc::new(Kept::default());
+    let mut show = Show::of(SubsystemId::Swimlane, 1, Arc::clone(&kept) as _);
+    show.hand.disturb_log(0, 1000);
+    show.turn();
+    assert!(show.hand.log(&wait(0, 5, 4)), "an end before its beginning");
+    assert!(show.hand.log(&wait(0, 5, 6)));
+    show.turn();
+    show.collect();
+    assert_eq!(*kept.waits.lock().unwrap(), [wait(0, 5, 6)]);
+    assert_eq!(show.account().corrupt_words, 2);
 }

@@ -10,20 +10,22 @@ use std::time::Duration;
 
 use sluice_core::exec::LaneBoot;
 use sluice_core::gate::Gate;
-use sluice_core::layout::extension::{Extension, LaneActivity, LaneStatus, PoolStatus};
+use sluice_core::layout::extension::{
+    Extension, LaneActivity, LaneStatus, PoolStatus, WAIT_RECORDS, WaitLog, WaitRecord,
+};
 use sluice_core::layout::{
     self, ArchId, Instance, Lane, PoolKind, PoolOffsets, Region, Shape, SubsystemId, args_dump,
 };
 use sluice_core::mem::testing::{BlockMemory, Poke, block};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, Fault, Memory};
 use sluice_core::mmio::{RegisterMap, TpbId};
-use sluice_core::producer::Beside;
+use sluice_core::producer::{Beside, WaitLog as WaitLogOfLane};
 
 use zerocopy::IntoBytes;
 
 use crate::device::heap::Heap;
 use crate::device::{Device, DeviceMap, DeviceRange, Driver};
-use crate::dfx::{BufferMeta, DfxConfig, Freeze, Sink, SubsystemConfig};
+use crate::dfx::{BufferMeta, DfxConfig, Freeze, Sink, SubsystemConfig, Wait};
 use crate::neff::Target;
 
 const BASE: DevAddr = DevAddr(1 << 32);
@@ -163,6 +165,7 @@ impl Device for Played {
 pub(super) struct Kept {
     pub(super) buffers: Mutex<Vec<(BufferMeta, Vec<u8>)>>,
     pub(super) freezes: Mutex<Vec<Freeze>>,
+    pub(super) waits: Mutex<Vec<Wait>>,
     pub(super) refusals: AtomicU32,
 }
 
@@ -189,6 +192,11 @@ impl Sink for Kept {
 
     fn freeze(&self, freeze: &Freeze) -> io::Result<()> {
         self.freezes.lock().expect("no panic").push(*freeze);
+        Ok(())
+    }
+
+    fn waits(&self, waits: &[Wait]) -> io::Result<()> {
+        self.waits.lock().expect("no panic").extend(waits);
         Ok(())
     }
 }
@@ -356,6 +364,49 @@ impl Hand {
         let since = self.line(lane, offset_of!(LaneStatus, parked_since_cycles));
         self.memory.poke_address(since, DevAddr(since_cycles));
         self.memory.poke(self.line(lane, offset_of!(LaneStatus, state)), state.0);
+    }
+
+    /// Counts a wait and logs it, if there is room.
+    pub(super) fn log(&self, wait: &Wait) -> bool {
+        let (waits, waited) = match wait.gate {
+            Gate::Ready => (offset_of!(LaneStatus, waits_rq), offset_of!(LaneStatus, waited_rq_cycles)),
+            Gate::Free => (offset_of!(LaneStatus, waits_fq), offset_of!(LaneStatus, waited_fq_cycles)),
+        };
+        let (waits, waited) = (self.line(wait.lane.0, waits), self.line(wait.lane.0, waited));
+        self.memory.poke(waits, self.memory.peek(waits) + 1);
+        let sum =
+            self.memory.peek_address(waited).0.wrapping_add(wait.end_cycles.wrapping_sub(wait.begin_cycles));
+        self.memory.poke_address(waited, DevAddr(sum));
+        let log = self.extension.wait_log(self.subsystem, wait.lane).expect("a lane of the run");
+        let log = self.extension_at.offset(log as u64);
+        let logged = self.line(wait.lane.0, offset_of!(LaneStatus, waits_logged));
+        let at = |offset: usize| log.offset(offset as u64);
+        let lane = WaitLogOfLane::attach(
+            &self.memory,
+            at(offset_of!(WaitLog, records)),
+            WAIT_RECORDS as u32,
+            at(offset_of!(WaitLog, taken)),
+            logged,
+        );
+        let before = self.memory.peek(logged);
+        lane.expect("memory of the run").push(&WaitRecord {
+            begin_cycles: wait.begin_cycles,
+            end_cycles: wait.end_cycles,
+            gate: match wait.gate {
+                Gate::Ready => LaneActivity::READY_GATE,
+                Gate::Free => LaneActivity::FREE_GATE,
+            },
+            next: if wait.gave_up { LaneActivity::HOST_GONE } else { LaneActivity::RUNNING },
+            kind: wait.kind,
+            instance: wait.instance.0,
+        });
+        self.memory.peek(logged) != before
+    }
+
+    /// Moves the count of waits that `lane` has logged by `by`, which no lane has a reason for.
+    pub(super) fn disturb_log(&self, lane: u32, by: u32) {
+        let logged = self.line(lane, offset_of!(LaneStatus, waits_logged));
+        self.memory.poke(logged, self.memory.peek(logged).wrapping_add(by));
     }
 
     /// Says that every lane has published everything.

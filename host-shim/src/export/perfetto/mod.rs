@@ -6,6 +6,7 @@
 //! │  ├─ lane 0 phases        run, orchestration, scheduling, what came after
 //! │  ├─ lane 0 scheduler     dispatch, complete
 //! │  ├─ lane 0 orchestrator  submit
+//! │  ├─ lane 0 waits         at the gates of any subsystem
 //! │  └─ TPB0 scopes          the same submits with how full rings and heap were
 //! ├─ cores
 //! │  ├─ TPB0 PE              one slice per task, dispatch to finish, by the lane's clock reads
@@ -111,6 +112,11 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             Segment::DevicePhases(phases) => {
                 for phase in phases {
                     shown.phase_of_lane(&mut trace, &phase)?;
+                }
+            }
+            Segment::Waits(waits) => {
+                for wait in waits {
+                    shown.wait_of_lane(&mut trace, &wait)?;
                 }
             }
             Segment::Losses(losses) => {

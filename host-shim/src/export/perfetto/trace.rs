@@ -29,6 +29,8 @@ pub(super) enum Group {
     Scheduler { lane: u32 },
     /// Request decoding of a lane.
     Orchestrator { lane: u32 },
+    /// Waits of a lane at gates.
+    Waits { lane: u32 },
     /// Executions of a TPB with how full everything was.
     Scopes { tpb: u32 },
     /// Tasks of a core, stamped by its lane.
@@ -282,6 +284,7 @@ impl<W: Write> TraceWriter<W> {
             Group::Phases { lane } => format!("lane {lane} phases"),
             Group::Scheduler { lane } => format!("lane {lane} scheduler"),
             Group::Orchestrator { lane } => format!("lane {lane} orchestrator"),
+            Group::Waits { lane } => format!("lane {lane} waits"),
             Group::Scopes { tpb } => format!("TPB{tpb} scopes"),
             Group::Core { core } => core_name(core),
             Group::Kernel { core } => format!("{} kernel", core_name(core)),
@@ -321,6 +324,7 @@ fn parent_of(track: Track) -> Option<Track> {
             Group::Phases { .. }
             | Group::Scheduler { .. }
             | Group::Orchestrator { .. }
+            | Group::Waits { .. }
             | Group::Scopes { .. } => Track::Lanes,
             Group::Core { .. } | Group::Kernel { .. } | Group::Counters { .. } => Track::Cores,
             Group::Freezes { .. } => Track::FreezeFolder,
@@ -344,6 +348,7 @@ fn rank_of(track: Track) -> i64 {
             Group::Phases { lane } => pair(lane, 0, overlap),
             Group::Scheduler { lane } => pair(lane, 1, overlap),
             Group::Orchestrator { lane } => pair(lane, 2, overlap),
+            Group::Waits { lane } => pair(lane, 3, overlap),
             // Behind the lanes.
             Group::Scopes { tpb } => pair(tpb.saturating_add(1 << 8), 0, overlap),
             Group::Core { core } => pair(core, 0, overlap),

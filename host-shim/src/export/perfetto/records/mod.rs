@@ -11,7 +11,7 @@ use sluice_core::layout::{ArchId, SubsystemId};
 
 use super::trace::{Argument, Group, TraceWriter};
 use crate::capture::check::layout_of;
-use crate::capture::{BufferHeader, Core, DevicePhaseNote, Manifest, WorkItem};
+use crate::capture::{BufferHeader, Core, DevicePhaseNote, Gate, Manifest, Pool, WaitNote, WorkItem};
 use crate::export::clock::DeviceTime;
 use pmu::Pairing;
 use scope_stats::Pending;
@@ -76,6 +76,29 @@ impl<'a> Records<'a> {
         let (start, end) = (phase.start_cycles, phase.end_cycles);
         let arguments = [("start_cycles", start.into()), ("end_cycles", end.into())];
         self.slice(trace, Group::Phases { lane: phase.lane }, name, start, end, arguments)
+    }
+
+    /// Shows a wait of a lane.
+    pub(super) fn wait_of_lane<W: Write>(
+        &self,
+        trace: &mut TraceWriter<W>,
+        wait: &WaitNote,
+    ) -> io::Result<()> {
+        let name = match wait.gate {
+            Gate::READY => "waits: ready ring full",
+            Gate::FREE => "waits: free queue empty",
+            _ => "waits",
+        };
+        let pool = Pool { subsystem: wait.subsystem, kind: wait.kind, instance: wait.instance }.to_string();
+        let (start, end) = (wait.begin_cycles, wait.end_cycles);
+        let arguments = [
+            Some(("pool", pool.as_str().into())),
+            Some(("start_cycles", start.into())),
+            Some(("end_cycles", end.into())),
+            (wait.gave_up != 0).then_some(("gave_up", 1_u32.into())),
+        ];
+        let group = Group::Waits { lane: wait.lane };
+        self.slice(trace, group, name, start, end, arguments.into_iter().flatten())
     }
 
     fn slice<'b, W: Write>(
