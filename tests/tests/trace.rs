@@ -131,7 +131,8 @@ fn counts<'a>(tracks: &'a Tracks, part: &str) -> BTreeMap<&'a str, u64> {
 
 /// Whether slices on the track come from records.
 fn is_of_records(path: &str) -> bool {
-    !path.starts_with("host") && !path.contains(" phases") && !path.ends_with(" scopes")
+    let beside = [" phases", " scopes", " waits"];
+    !path.starts_with("host") && !beside.iter().any(|what| path.contains(what))
 }
 
 #[test]
@@ -217,4 +218,30 @@ fn a_pause_of_the_host_shows_as_a_freeze_as_long_as_the_report_says() {
     assert_eq!(longest, said["rq"]["max_ns"].as_u64().max(said["fq"]["max_ns"].as_u64()));
     assert!(longest >= Some(250_000_000), "the pause is in it: {longest:?} ns");
     assert!(freezes.iter().all(|freeze| freeze.arguments.contains_key("lanes_parked")));
+
+    // Lanes stood still in it, and what they looked at next had long been done.
+    let on = |part: &str| -> Vec<_> {
+        tracks.iter().filter(|(path, _)| path.contains(part)).flat_map(|(_, slices)| slices).collect()
+    };
+    let waited = |key: &str| -> u64 {
+        let subsystems = report["dfx"].as_object().expect("figures by subsystem").values();
+        let gates = subsystems.flat_map(|figures| ["rq", "fq"].map(|gate| &figures["waits"][gate][key]));
+        gates.map(|figure| figure.as_u64().expect("a number")).sum()
+    };
+    let waits = on(" waits");
+    assert_eq!(waited("count"), waits.len() as u64);
+    assert_eq!(waited("total_ns"), waits.iter().map(|wait| wait.end_ns - wait.start_ns).sum::<u64>());
+    let late = &report["dfx"]["swimlane"]["late"];
+    let number = |task: &Slice, key: &str| task.arguments[key].expect("a number");
+    let tasks = on("/cores/").into_iter().filter(|task| task.arguments.contains_key("late"));
+    let (mut count, mut stalled_cycles) = (0, 0);
+    for task in tasks {
+        count += 1;
+        stalled_cycles += number(task, "raw_cycles") - number(task, "corrected_cycles");
+    }
+    assert!(count > 0 && late["tasks"] == count, "{count} tasks are marked of {late}");
+    let of = |key: &str| late[key].as_u64().expect("a number");
+    // 50 MHz.
+    assert_eq!(of("raw_ns") - of("corrected_ns"), stalled_cycles * 20);
+    assert!(stalled_cycles * 20 >= 250_000_000, "the pause is taken out: {late}");
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use sluice_host::capture::{Reader, census, folder};
-use sluice_host::export::perfetto;
+use sluice_host::export::{csv, perfetto};
 use sluice_host::report::units::{Bytes, Many, OneLine};
 
 use crate::options::capture_at;
@@ -30,21 +30,36 @@ enum Format {
     /// Trace for ui.perfetto.dev
     #[default]
     Perfetto,
+    /// One row per record, with the durations of tasks with and without the waits of their lane
+    Csv,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut reader = Reader::open(&capture_at(&args.capture))?;
     let findings = census(&mut reader)?.findings;
-    let exported = match args.format {
-        Format::Perfetto => folder::write_file(&args.output, |out| perfetto::write(&mut reader, out)),
-    };
-    let exported = exported.with_context(|| format!("cannot write {}", args.output.display()))?;
+    let failed = || format!("cannot write {}", args.output.display());
     let output = args.output.display();
-    let slices = Many(exported.slices, "slice", "slices");
-    eprintln!("{}", OneLine(format_args!("{output}: {slices}, {}", Bytes(exported.bytes))));
-    if exported.unplaced > 0 {
-        let records = Many(exported.unplaced, "record", "records");
-        eprintln!("sluice: {records} left out: the capture does not say when their tasks ran");
+    match args.format {
+        Format::Perfetto => {
+            let exported = folder::write_file(&args.output, |out| perfetto::write(&mut reader, out));
+            let exported = exported.with_context(failed)?;
+            let slices = Many(exported.slices, "slice", "slices");
+            eprintln!("{}", OneLine(format_args!("{output}: {slices}, {}", Bytes(exported.bytes))));
+            if exported.unplaced > 0 {
+                let records = Many(exported.unplaced, "record", "records");
+                eprintln!("sluice: {records} left out: the capture does not say when their tasks ran");
+            }
+        }
+        Format::Csv => {
+            let exported = folder::write_file(&args.output, |out| csv::write(&mut reader, out));
+            let exported = exported.with_context(failed)?;
+            let rows = Many(exported.rows, "row", "rows");
+            eprintln!("{}", OneLine(format_args!("{output}: {rows}, {}", Bytes(exported.bytes))));
+            if exported.not_shown > 0 {
+                let buffers = Many(exported.not_shown, "buffer", "buffers");
+                eprintln!("sluice: {buffers} left out: of a kind that this version does not show");
+            }
+        }
     }
     for finding in &findings {
         eprintln!("sluice: {}", OneLine(format_args!("{}: {finding}", args.capture.display())));

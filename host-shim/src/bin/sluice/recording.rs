@@ -24,7 +24,8 @@ use sluice_host::capture::{
 };
 use sluice_host::dfx::{self, Account, Accounts, BufferMeta, LanePhase, PayloadMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
-use sluice_host::export::perfetto;
+use sluice_host::export::perfetto::{self, Exported};
+use sluice_host::export::stall::Late;
 use sluice_host::report::units::Many;
 use sluice_host::report::{self, Artefacts, Freezes, HighWater, Page, Report};
 use sluice_host::verify::Extent;
@@ -236,11 +237,14 @@ impl Capture {
     }
 
     fn waits(&self, waits: &dfx::Waits) -> report::Waits {
-        let ns = |cycles: u64| u128::from(cycles) * 1_000_000_000 / u128::from(self.header.clock_hz);
-        let wait =
-            |count, cycles| report::Wait { count, total_ns: ns(cycles).try_into().unwrap_or(u64::MAX) };
+        let wait = |count, cycles| report::Wait { count, total_ns: self.span_ns(cycles) };
         let &dfx::Waits { rq, fq, rq_cycles, fq_cycles, unlogged } = waits;
         report::Waits { rq: wait(rq, rq_cycles), fq: wait(fq, fq_cycles), unlogged }
+    }
+
+    fn span_ns(&self, cycles: u64) -> u64 {
+        let ns = u128::from(cycles) * 1_000_000_000 / u128::from(self.header.clock_hz);
+        ns.try_into().unwrap_or(u64::MAX)
     }
 
     /// A reader of what has been written so far.
@@ -272,12 +276,15 @@ impl Capture {
         let mut summary = Summary { report, pools };
         self.append_summary(&mut summary);
         match self.write_trace(interrupt) {
-            Ok(()) => summary.report.artefacts.trace = Some(Artefacts::TRACE.into()),
+            Ok(exported) => {
+                summary.report.artefacts.trace = Some(Artefacts::TRACE.into());
+                self.note_late(&exported, &mut summary.report);
+            }
             Err(_) if interrupt.is_overdue() => {
                 let text = "trace: left out after the signal, `sluice export` makes it from the capture";
                 summary.report.unverified.push(text.into());
             }
-            failed => self.note(Artefacts::TRACE, failed),
+            Err(error) => self.note(Artefacts::TRACE, Err(format!("{error:#}"))),
         }
         self.append_summary(&mut summary);
         let report = &mut summary.report;
@@ -314,12 +321,24 @@ impl Capture {
         }
     }
 
-    fn write_trace(&self, interrupt: &Interrupt) -> anyhow::Result<()> {
+    /// What the trace says of tasks that were seen late.
+    fn note_late(&self, exported: &Exported, report: &mut Report) {
+        let Some(swimlane) = report.dfx.get_mut(SubsystemId::Swimlane.name()) else { return };
+        let Late { tasks, raw_cycles, corrected_cycles } = exported.late;
+        let (raw_ns, corrected_ns) = (self.span_ns(raw_cycles), self.span_ns(corrected_cycles));
+        swimlane.late = Some(report::Late { tasks, raw_ns, corrected_ns });
+        if exported.waits_omitted > 0 {
+            let waits = Many(exported.waits_omitted, "wait", "waits");
+            report.unverified.push(format!("late tasks: {waits} too many to be held against them"));
+        }
+    }
+
+    fn write_trace(&self, interrupt: &Interrupt) -> anyhow::Result<Exported> {
         let mut reader = self.reader()?;
         let doing = format!("writing {}", self.folder.path_of(Artefacts::TRACE).display());
-        self.folder
-            .write(Artefacts::TRACE, |out| perfetto::write(&mut reader, &mut interrupt.guard(out, &doing)))?;
-        Ok(())
+        Ok(self
+            .folder
+            .write(Artefacts::TRACE, |out| perfetto::write(&mut reader, &mut interrupt.guard(out, &doing)))?)
     }
 }
 

@@ -18,12 +18,13 @@
 //! ```
 //!
 //! Times are host monotonic ns; device cycles are converted as [`clock`](super::clock) says, and every slice also
-//! carries its cycles as arguments. A slice that overlaps the one before it on its track gets a track of its own
+//! carries its cycles as arguments; a task that was seen late, because its lane waited, carries its duration with and without
+//! those waits ([`stall`](super::stall)). A slice that overlaps the one before it on its track gets a track of its own
 //! beside it, because slices on one track must nest. Track ids count from 1, names are stored once. A record whose
 //! end lies before its start becomes a mark, not a slice.
 //!
-//! Memory: names of the manifest, one entry per track, one segment of the capture, and of each core at most some thousand
-//! tasks that wait for their counts or counts that wait for their task.
+//! Memory: names of the manifest, one entry per track, one segment of the capture, of each core at most some thousand tasks
+//! that wait for their counts or counts that wait for their task, and the waits of lanes, up to a bound.
 
 mod records;
 mod schema;
@@ -32,6 +33,7 @@ mod trace;
 use std::io::{self, Read, Seek, Write};
 
 use super::clock::DeviceTime;
+use super::stall::{Late, Stalls};
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::payload::{NO_EXECUTION, NO_LANE};
 use crate::capture::segment::Segment;
@@ -54,11 +56,15 @@ pub struct Exported {
     pub not_shown: u64,
     /// Records that have no time of their own and whose task the capture does not have.
     pub unplaced: u64,
+    /// Tasks whose completion was seen late.
+    pub late: Late,
+    /// Waits of lanes that were too many to be held against the tasks.
+    pub waits_omitted: u64,
     /// Bytes of the trace.
     pub bytes: u64,
 }
 
-/// Writes the trace of a capture. The reader is rewound first and walked three times.
+/// Writes the trace of a capture. The reader is rewound first and walked four times, once more if lanes waited.
 pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Result<Exported> {
     let (manifest, time) = survey(reader)?;
     let waits = records::Waits::of(reader, &manifest)?;
@@ -84,7 +90,8 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             ("clock_error_bound_ns", time.error_bound_ns().into()),
         ],
     )?;
-    let mut shown = Records::new(header.arch, &manifest, time, waits);
+    let stalls = Stalls::read(reader, &manifest.cores)?;
+    let mut shown = Records::new(header.arch, &manifest, time, waits, &stalls);
     let mut seen = Seen::default();
     let mut exported = Exported::default();
     reader.rewind()?;
@@ -137,6 +144,8 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
         marks: written.marks,
         malformed: written.malformed,
         unplaced: shown.unplaced(),
+        late: shown.late(),
+        waits_omitted: stalls.omitted(),
         bytes: written.bytes,
         ..exported
     })
@@ -248,6 +257,22 @@ mod tests {
             exported(&capture(0, &[(0, &records)])),
             Exported { slices: 64, marks: 1, malformed: 7, ..Exported::default() }
         );
+    }
+
+    #[test]
+    fn a_task_that_was_seen_late_says_by_how_much() {
+        use crate::export::stall::tests::{Tale, task};
+        let tale = Tale::begin()
+            .tasks(0, 0, &[task(1, 0, 300), task(2, 300, 400)])
+            .wait(Subsystem::PMU, 1, 100, 200)
+            .owns(0, 0, &[(1, 10, 120), (2, 310, 390)]);
+        let mut trace = Vec::new();
+        let exported = write(&mut tale.reader(), &mut trace).unwrap();
+        assert_eq!((exported.slices, exported.marks), (5, 1), "tasks twice and the wait");
+        assert_eq!(exported.late, Late { tasks: 1, raw_cycles: 300, corrected_cycles: 220 });
+        for name in ["raw_cycles", "corrected_cycles"] {
+            assert!(trace.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

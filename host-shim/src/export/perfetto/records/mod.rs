@@ -13,6 +13,7 @@ use super::trace::{Argument, Group, TraceWriter};
 use crate::capture::check::layout_of;
 use crate::capture::{BufferHeader, Core, DevicePhaseNote, Gate, Manifest, Pool, WaitNote, WorkItem};
 use crate::export::clock::DeviceTime;
+use crate::export::stall::{Late, Stalls};
 use pmu::Pairing;
 use scope_stats::Pending;
 pub(super) use waits::Waits;
@@ -25,10 +26,18 @@ pub(super) struct Records<'a> {
     pairing: Pairing,
     pending: Pending,
     waits: Waits,
+    stalls: &'a Stalls,
+    late: Late,
 }
 
 impl<'a> Records<'a> {
-    pub(super) fn new(arch: ArchId, manifest: &'a Manifest, time: DeviceTime, waits: Waits) -> Self {
+    pub(super) fn new(
+        arch: ArchId,
+        manifest: &'a Manifest,
+        time: DeviceTime,
+        waits: Waits,
+        stalls: &'a Stalls,
+    ) -> Self {
         Self {
             arch,
             cores: &manifest.cores,
@@ -36,12 +45,19 @@ impl<'a> Records<'a> {
             pairing: Pairing::new(arch, manifest.event_group),
             pending: Pending::new(manifest.has_scopes),
             waits,
+            stalls,
+            late: Late::default(),
         }
     }
 
     /// Records so far whose place in time is not known.
     pub(super) fn unplaced(&self) -> u64 {
         self.pairing.unplaced() + self.pending.unplaced()
+    }
+
+    /// Tasks so far whose completion was seen late.
+    pub(super) fn late(&self) -> Late {
+        self.late
     }
 
     /// Shows the records of a buffer; `false` when it belongs to no pool that this version shows.

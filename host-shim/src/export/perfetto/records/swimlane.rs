@@ -48,17 +48,30 @@ impl Records<'_> {
     }
 
     fn task<W: Write>(
-        &self,
+        &mut self,
         trace: &mut TraceWriter<W>,
         core: u32,
         record: &AicpuTaskRecord,
     ) -> io::Result<()> {
+        let stalled = self.stalls.of(core, record);
+        if let Some(stalled) = stalled {
+            self.late.add(stalled);
+        }
         let work = self.work(core, record.reg_task_id);
-        let arguments = work.arguments([
-            ("token", record.reg_task_id.into()),
-            ("dispatch_cycles", record.dispatch_time.into()),
-            ("finish_cycles", record.finish_time.into()),
-        ]);
+        let late = stalled.into_iter().flat_map(|stalled| {
+            [
+                ("late", "yes".into()),
+                ("raw_cycles", stalled.raw_cycles.into()),
+                ("corrected_cycles", stalled.corrected_cycles.into()),
+            ]
+        });
+        let arguments = work
+            .arguments([
+                ("token", record.reg_task_id.into()),
+                ("dispatch_cycles", record.dispatch_time.into()),
+                ("finish_cycles", record.finish_time.into()),
+            ])
+            .chain(late);
         let (start, end) = (record.dispatch_time, record.finish_time);
         self.slice(trace, Group::Core { core }, work.name(), start, end, arguments)
     }
