@@ -10,7 +10,9 @@
 //! cell is empty. Three are computed for tasks: `late` (1 when the lane waited before it saw the end), `raw_cycles` from
 //! dispatch to finish, and `corrected_cycles`, the same without the waits of the lane ([`stall`](super::stall)).
 //!
-//! Buffers that stand in the capture twice come once. A kind of record without a table here is left out and counted.
+//! Lists have blanks between their numbers. The bytes of arguments are in the capture alone.
+//!
+//! Buffers that stand in the capture twice come once. Buffers that no pool of the wire contract has are left out and counted.
 
 use std::io::{self, Read, Seek, Write};
 use std::mem::offset_of;
@@ -18,14 +20,14 @@ use std::mem::offset_of;
 use sluice_core::layout::swimlane::{
     AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, SchedPhaseKind,
 };
-use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId, pmu, scope_stats};
+use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId, args_dump, dep_gen, pmu, scope_stats};
 use zerocopy::FromBytes;
 
 use super::stall::{Late, Stalls};
 use crate::capture::check::layout_of;
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::segment::Segment;
-use crate::capture::{Kind, Pool, Reader};
+use crate::capture::{Items, Kind, Pool, Reader};
 
 /// What an export came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,12 +49,21 @@ pub struct Exported {
 /// How a field is written.
 #[derive(Clone, Copy, Debug)]
 enum Form {
+    U8,
+    U16,
     U32,
     U64,
     I16,
     I32,
     /// A text closed by NUL, of at most so many bytes.
     Text(usize),
+    /// So many numbers of 32 bits, with blanks.
+    U32s(usize),
+    /// Numbers of 64 bits, with blanks, as many as the 16-bit word there says and the record holds.
+    U64s {
+        count_at: usize,
+        most: usize,
+    },
     /// A number that has names; one without is written as a number.
     Named(fn(u32) -> Option<&'static str>),
 }
@@ -94,6 +105,26 @@ const SCOPE: &[Field] = fields!(scope_stats::Record:
     heap_end: Form::U64, task_start: Form::I32, task_end: Form::I32, dep_pool_start: Form::I32,
     dep_pool_end: Form::I32, tensormap_used: Form::I32, depth: Form::I16, ring_id: Form::I16, phase: Form::I16);
 
+const DEPENDENCIES: &[Field] = fields!(dep_gen::Record:
+task_id: Form::U64, flags: Form::U32, tensor_count: Form::U16, block_num: Form::U32,
+kernel_id @ 0 as "kernel_id_0": Form::I32, kernel_id @ 4 as "kernel_id_1": Form::I32,
+kernel_id @ 8 as "kernel_id_2": Form::I32,
+explicit_deps as "deps": Form::U64s {
+    count_at: offset_of!(dep_gen::Record, explicit_dep_count),
+    most: dep_gen::MAX_EXPLICIT_DEPS,
+});
+const MORE_DEPENDENCIES: &[Field] = fields!(dep_gen::OverflowRecord:
+task_id: Form::U64, flags: Form::U32,
+deps: Form::U64s {
+    count_at: offset_of!(dep_gen::OverflowRecord, dep_count),
+    most: dep_gen::OVERFLOW_DEPS,
+});
+const ARGUMENT: &[Field] = fields!(args_dump::Record:
+    task_id: Form::U64, role: Form::U8, stage: Form::U8, ndims: Form::U8, arg_index: Form::U32, dtype: Form::U8,
+    truncated: Form::U8, is_contiguous: Form::U8, payload_offset: Form::U64, payload_size: Form::U64,
+    scalar_value: Form::U64, kind as "arg_kind": Form::U8, flags as "arg_flags": Form::U8,
+    start_offset: Form::U64, strides: Form::U32s(args_dump::MAX_DIMS), shapes: Form::U32s(args_dump::MAX_DIMS));
+
 /// The counters of either architecture; a5 has two more.
 macro_rules! counts {
     ($arch:ident $(, $more:ident)*) => {
@@ -111,13 +142,14 @@ const COUNTS_A2A3: &[Field] = counts!(a2a3);
 const COUNTS_A5: &[Field] = counts!(a5, Form);
 
 /// Every kind of record, in the order in which their fields make columns.
-const ALL: &[&[Field]] = &[TASK, OWN_TASK, SCHED_PHASE, SUBMIT, COUNTS_A5, SCOPE];
+const ALL: &[&[Field]] =
+    &[TASK, OWN_TASK, SCHED_PHASE, SUBMIT, COUNTS_A5, DEPENDENCIES, MORE_DEPENDENCIES, ARGUMENT, SCOPE];
 /// Columns before the fields, and those that are computed.
 const FIRST: &str = "subsystem,pool,instance,buffer_seq,index";
 const COMPUTED: &str = "late,raw_cycles,corrected_cycles";
 
-/// The fields of the records of a pool, where this version knows them.
-fn fields_of(arch: ArchId, pool: Pool) -> Option<&'static [Field]> {
+/// The fields of `record` of a pool, where this version knows them.
+fn fields_of(arch: ArchId, pool: Pool, record: &[u8]) -> Option<&'static [Field]> {
     Some(match (pool.subsystem.id()?, pool.kind) {
         (SubsystemId::Swimlane, PoolKind::AICPU_TASK) => TASK,
         (SubsystemId::Swimlane, PoolKind::AICORE_TASK) => OWN_TASK,
@@ -125,6 +157,13 @@ fn fields_of(arch: ArchId, pool: Pool) -> Option<&'static [Field]> {
         (SubsystemId::Swimlane, PoolKind::ORCH_PHASE) => SUBMIT,
         (SubsystemId::Pmu, _) if arch == ArchId::A2a3 => COUNTS_A2A3,
         (SubsystemId::Pmu, _) => COUNTS_A5,
+        (SubsystemId::DepGen, _) => {
+            let flags = record.get(offset_of!(dep_gen::Record, flags)..)?.first_chunk()?;
+            let flags = dep_gen::RecordFlags::from_bits_retain(u32::from_le_bytes(*flags));
+            let is_more = flags.contains(dep_gen::RecordFlags::IS_OVERFLOW);
+            if is_more { MORE_DEPENDENCIES } else { DEPENDENCIES }
+        }
+        (SubsystemId::ArgsDump, _) => ARGUMENT,
         (SubsystemId::ScopeStats, _) => SCOPE,
         _ => return None,
     })
@@ -139,6 +178,10 @@ fn columns() -> Vec<&'static str> {
         }
     }
     columns
+}
+
+fn find(fields: &'static [Field], name: &str) -> Option<&'static Field> {
+    fields.iter().find(|field| field.name == name)
 }
 
 /// The name of a kind of pool, as `--buffers` knows it.
@@ -189,16 +232,15 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
         }
         let is_whole =
             layout_of(arch, pool).is_some_and(|layout| layout.record_bytes == buffer.record_bytes as usize);
-        let (true, Some(fields)) = (is_whole, fields_of(arch, pool)) else {
+        if !is_whole {
             rows.exported.not_shown += 1;
             continue;
-        };
-        let place = |name: &&'static str| fields.iter().find(|field| field.name == *name);
-        let cells: Vec<_> = columns.iter().map(place).collect();
+        }
         let front =
             format!("{},{},{},{},", pool.subsystem, pool_name(arch, pool), pool.instance, buffer.buffer_seq);
         for (record, index) in records.chunks_exact(buffer.record_bytes as usize).zip(0..) {
-            rows.record(&front, index, record, &cells)?;
+            let fields = fields_of(arch, pool, record).unwrap_or_default();
+            rows.record(&front, index, record, columns.iter().map(|name| find(fields, name)))?;
             if pool.kind == PoolKind::AICPU_TASK && pool.subsystem.id() == Some(SubsystemId::Swimlane) {
                 rows.task(pool.instance, record, &stalls)?;
             } else {
@@ -220,13 +262,19 @@ struct Rows<W> {
 }
 
 impl<W: Write> Rows<W> {
-    fn record(&mut self, front: &str, index: u32, record: &[u8], cells: &[Option<&Field>]) -> io::Result<()> {
+    fn record(
+        &mut self,
+        front: &str,
+        index: u32,
+        record: &[u8],
+        cells: impl Iterator<Item = Option<&'static Field>>,
+    ) -> io::Result<()> {
         self.row.extend(front.bytes());
         write!(self.row, "{index}")?;
         for cell in cells {
             self.row.push(b',');
             if let Some(field) = cell {
-                put(&mut self.row, &record[field.offset..], field.form)?;
+                put(&mut self.row, record, field)?;
             }
         }
         Ok(())
@@ -253,8 +301,9 @@ impl<W: Write> Rows<W> {
     }
 }
 
-/// Writes the field that begins where `bytes` do; nothing where they end before it does.
-fn put(row: &mut Vec<u8>, bytes: &[u8], form: Form) -> io::Result<()> {
+/// Writes a field of `record`; nothing where the record ends before it does.
+fn put(row: &mut Vec<u8>, record: &[u8], field: &Field) -> io::Result<()> {
+    let bytes = record.get(field.offset..).unwrap_or_default();
     macro_rules! number {
         ($type:ty) => {
             match <$type>::read_from_prefix(bytes) {
@@ -263,11 +312,19 @@ fn put(row: &mut Vec<u8>, bytes: &[u8], form: Form) -> io::Result<()> {
             }
         };
     }
-    match form {
+    match field.form {
+        Form::U8 => number!(u8),
+        Form::U16 => number!(u16),
         Form::U32 => number!(u32),
         Form::U64 => number!(u64),
         Form::I16 => number!(i16),
         Form::I32 => number!(i32),
+        Form::U32s(count) => list(row, Items::<u32>::new(bytes).take(count)),
+        Form::U64s { count_at, most } => {
+            let count = record.get(count_at..).and_then(|count| count.first_chunk());
+            let count = count.map_or(0, |count| u16::from_le_bytes(*count)).into();
+            list(row, Items::<u64>::new(bytes).take(most.min(count)))
+        }
         Form::Named(name) => match u32::read_from_prefix(bytes) {
             Ok((number, _)) => match name(number) {
                 Some(name) => write!(row, "{name}"),
@@ -286,9 +343,18 @@ fn put(row: &mut Vec<u8>, bytes: &[u8], form: Form) -> io::Result<()> {
     }
 }
 
+fn list<T: std::fmt::Display>(row: &mut Vec<u8>, numbers: impl Iterator<Item = T>) -> io::Result<()> {
+    for (number, place) in numbers.zip(0..) {
+        write!(row, "{}{number}", if place == 0 { "" } else { " " })?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::stall::tests::{Tale, task};
+    use zerocopy::IntoBytes;
+
     use super::*;
     use crate::capture::Subsystem;
 
@@ -349,10 +415,14 @@ mod tests {
             for &subsystem in crate::dfx::RECORDED {
                 for array in layout::region(subsystem, Shape::full(arch)).arrays() {
                     let pool = Pool { subsystem: subsystem.into(), kind: array.kind, instance: 0 };
-                    let fields = fields_of(arch, pool).expect("a table");
+                    let slot = vec![0; array.buffer.record_bytes];
+                    let fields = fields_of(arch, pool, &slot).expect("a table");
                     for field in fields {
                         let bytes = match field.form {
-                            Form::I16 => 2,
+                            Form::U8 => 1,
+                            Form::U16 | Form::I16 => 2,
+                            Form::U32s(count) => 4 * count,
+                            Form::U64s { most, .. } => 8 * most,
                             Form::U32 | Form::I32 | Form::Named(_) => 4,
                             Form::U64 => 8,
                             Form::Text(most) => most,
@@ -366,9 +436,28 @@ mod tests {
     }
 
     #[test]
+    fn lists_are_as_long_as_the_record_says_and_can_hold() {
+        let form = Form::U64s { count_at: 0, most: 2 };
+        let field = Field { name: "deps", offset: 8, form };
+        for (count, expected) in [(0, ""), (1, "7"), (2, "7 8"), (u64::from(u16::MAX), "7 8")] {
+            let mut row = Vec::new();
+            put(&mut row, [count, 7, 8, 9].as_bytes(), &field).unwrap();
+            assert_eq!(row, expected.as_bytes());
+        }
+        let pool = Pool { subsystem: Subsystem::DEP_GEN, kind: PoolKind::SOLE, instance: 0 };
+        let names = |flags: u64| {
+            let fields = fields_of(ArchId::A5, pool, [0, flags].as_bytes()).unwrap();
+            fields.iter().map(|field| field.name).collect::<Vec<_>>()
+        };
+        assert!(names(0).contains(&"kernel_id_0"));
+        assert_eq!(names(4), ["task_id", "flags", "deps"], "the rest of the slot is dependencies");
+    }
+
+    #[test]
     fn a_text_of_the_device_ends_no_cell() {
         let mut row = Vec::new();
-        put(&mut row, b"a,b\n\"c\"\0d", Form::Text(9)).unwrap();
+        let field = Field { name: "site", offset: 1, form: Form::Text(9) };
+        put(&mut row, b"-a,b\n\"c\"\0d", &field).unwrap();
         assert_eq!(row, b"a?b??c?");
     }
 }

@@ -232,13 +232,13 @@ pub(super) mod tests {
     use std::io::Cursor;
 
     use sluice_core::layout::ArchId;
-    use zerocopy::{Immutable, IntoBytes};
+    use zerocopy::{FromZeros, Immutable, IntoBytes};
 
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Gate, Manifest, Pool, RunId, Subsystem, Writer};
 
     pub(in crate::export) fn task(token: u32, dispatch_time: u64, finish_time: u64) -> AicpuTaskRecord {
-        AicpuTaskRecord { dispatch_time, finish_time, reg_task_id: token, tail: [0; 12] }
+        AicpuTaskRecord { dispatch_time, finish_time, reg_task_id: token, ..FromZeros::new_zeroed() }
     }
 
     fn own(token: u32, start_time: u64, end_time: u64) -> AicoreTaskRecord {
