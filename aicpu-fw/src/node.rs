@@ -93,7 +93,7 @@ impl core::error::Error for StartError {}
 struct Lane<M: DeviceMemory, const CORES: usize> {
     service: LaneService<M, CORES>,
     record: Recorder<M, CORES>,
-    workload: Workload<M>,
+    workload: Workload<M, CORES>,
 }
 
 /// The services of one processor: room for `LANES` lanes, `TPBS` sequencers, `CORES` agents and as many cores per lane.

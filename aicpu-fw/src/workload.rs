@@ -1,38 +1,99 @@
-//! Records without work: a lane makes up tasks of its cores and records them, to load the recording and nothing else.
+//! Records without work: a lane makes up records of any subsystem, to load the recording and nothing else.
 //!
-//! The host asks for a number of records in the boot block before it attaches recorders; the lanes share it evenly. They go
-//! through the same recorder as those of real tasks, so buffers, gates and losses behave as in a run.
+//! The host says in the boot block, before it attaches recorders, how many, of which kinds and how fast; the lanes share them
+//! evenly. They go through the same recorders as those of real tasks, so buffers, gates and losses behave as in a run.
+//!
+//! ```text
+//!   batch 0: kind a   batch 1: kind b   batch 2: kind a …      kinds take turns, and in a batch the pools of the kind
+//!   core 0  1  2  0  1  2 …
+//!   number 1  1  1  2  2  2 …                                  each pool's own count, from 1: it stands in every record
+//! ```
+//!
+//! The clock is read once per batch. What a batch records happened, so it says, since the batch before: its times are spread
+//! evenly over that.
 
-use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex};
-use sluice_core::mem::{DeviceMemory, Fault};
+use core::num::NonZeroU64;
+
+use heapless::Vec;
+use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Workload as Wanted, WorkloadKinds};
+use sluice_core::mem::{Clock, DeviceMemory, Fault};
 
 use crate::platform::{Activity, Context, Platform};
-use crate::record::{Finish, Recorder};
+use crate::record::{Batch, Recorder, Turn};
 
 /// Records made per round, so that the rest of the lane's loop is never far away.
 const BATCH: u64 = 256;
+/// Batches per second at a rate that is low enough.
+const PACE_HZ: u64 = 1000;
+/// Kinds of record, those without a name included.
+const KINDS: usize = WorkloadKinds::all().bits().count_ones() as usize;
 
 /// One lane's share of the workload.
-pub(crate) struct Workload<M: DeviceMemory> {
+pub(crate) struct Workload<M: DeviceMemory, const CORES: usize> {
     lane: LaneIndex,
     boot: LaneBoot<M>,
     generation: Option<u32>,
     left: u64,
-    made: u64,
+    /// The kinds that this lane makes, and where each stands.
+    kinds: Vec<(WorkloadKinds, Turn), KINDS>,
+    /// Whose turn it is.
+    next: usize,
+    cores: Vec<CoreIndex, CORES>,
+    pace: Option<Pace>,
+    /// Until when there are records.
+    until_cycles: u64,
 }
 
-impl<M: DeviceMemory> Workload<M> {
+/// A rate.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    batch: u64,
+    cycles: u64,
+    due_cycles: u64,
+}
+
+impl Pace {
+    /// For `share` of the `wanted` records, of which all together are to come at the wanted rate.
+    fn new(wanted: &Wanted, share: u64, hz: u64, now_cycles: u64) -> Option<Self> {
+        let (rate, records) = (NonZeroU64::new(wanted.rate_hz)?, u128::from(wanted.records));
+        let own_rate = u128::from(rate.get()) * u128::from(share) / records.max(1);
+        let batch = u64::try_from(own_rate / u128::from(PACE_HZ)).unwrap_or(BATCH).clamp(1, BATCH);
+        let per_record = u128::from(rate.get()) * u128::from(share).max(1);
+        let cycles = u128::from(batch) * u128::from(hz) * records / per_record;
+        Some(Self { batch, cycles: u64::try_from(cycles).unwrap_or(u64::MAX), due_cycles: now_cycles })
+    }
+
+    /// The next batch is due when this one has lasted its time. What was waited at a gate is not made up for.
+    fn advance(&mut self, now_cycles: u64) {
+        let late = now_cycles.saturating_sub(self.due_cycles) > self.cycles;
+        let from = if late { now_cycles } else { self.due_cycles };
+        self.due_cycles = from.saturating_add(self.cycles);
+    }
+}
+
+impl<M: DeviceMemory, const CORES: usize> Workload<M, CORES> {
     /// The share of `lane`, nothing so far.
     ///
     /// # Errors
     /// [`Fault`] when the boot block lies outside device memory.
     pub(crate) fn attach<P: Platform<Memory = M>>(cx: &Context<P>, lane: LaneIndex) -> Result<Self, Fault> {
         let boot = LaneBoot::attach(cx.memory(), cx.map().boot)?;
-        Ok(Self { lane, boot, generation: None, left: 0, made: 0 })
+        let cores = CoreIndex::all(cx.map().registers.tpbs());
+        Ok(Self {
+            lane,
+            boot,
+            generation: None,
+            left: 0,
+            kinds: Vec::new(),
+            next: 0,
+            cores: cores.filter(|core| core.lane(cx.map().lanes) == lane).take(CORES).collect(),
+            pace: None,
+            until_cycles: 0,
+        })
     }
 
     /// Makes up to a batch of records. Called when the recorders follow the same generation.
-    pub(crate) fn poll<P: Platform<Memory = M>, const CORES: usize>(
+    pub(crate) fn poll<P: Platform<Memory = M>>(
         &mut self,
         cx: &Context<P>,
         record: &mut Recorder<M, CORES>,
@@ -40,7 +101,7 @@ impl<M: DeviceMemory> Workload<M> {
         let generation = self.boot.generation();
         if generation != self.generation {
             self.generation = generation;
-            self.left = if generation.is_some() { self.share(cx) } else { 0 };
+            self.begin(cx);
             if self.left == 0 {
                 self.conclude(cx);
             }
@@ -50,43 +111,53 @@ impl<M: DeviceMemory> Workload<M> {
         }
         if self.boot.workload_stopped() {
             self.left = 0;
+            self.conclude(cx);
+            return Activity::Busy;
         }
-        let cores = CoreIndex::all(cx.map().registers.tpbs());
-        let own = cores.filter(|core| core.lane(cx.map().lanes) == self.lane).cycle();
-        let batch = self.left.min(BATCH);
-        let mut dispatch_cycles = record.item_clock(cx);
-        for core in own.take(batch as usize) {
-            let finish_cycles = record.item_clock(cx);
-            self.made += 1;
-            // Tokens of a core count up; their gaps are the lane's other cores.
-            let token = self.made as u32;
-            // One that is made up counts as an execution of its own.
-            let picked = record.pick(cx, token.wrapping_sub(1));
-            let finish = Finish {
-                core,
-                token,
-                kernel: 0,
-                item: None,
-                iteration: 0,
-                dispatch_cycles,
-                finish_cycles,
-                picked,
-            };
-            record.finished(cx, &finish);
-            dispatch_cycles = finish_cycles;
+        let now_cycles = cx.now_cycles();
+        let mut most = BATCH;
+        if let Some(pace) = &mut self.pace {
+            if now_cycles < pace.due_cycles {
+                return Activity::Until(pace.due_cycles);
+            }
+            pace.advance(now_cycles);
+            most = pace.batch;
         }
-        self.left -= batch;
+        let records = self.left.min(most);
+        let since_cycles = core::mem::replace(&mut self.until_cycles, now_cycles);
+        if let Some((kind, turn)) = self.kinds.get_mut(self.next) {
+            let cores = if is_of_cores(*kind) { &self.cores[..] } else { &[] };
+            record.make_up(cx, &mut Batch::new(*kind, records, cores, turn, since_cycles..now_cycles));
+        }
+        self.next = (self.next + 1) % self.kinds.len().max(1);
+        self.left -= records;
         if self.left == 0 {
             self.conclude(cx);
         }
         Activity::Busy
     }
 
-    /// The records that fall to this lane; the first lanes make the remainder.
-    fn share<P: Platform<Memory = M>>(&self, cx: &Context<P>) -> u64 {
-        let lanes = u64::from(cx.map().lanes.max(1));
-        let records = self.boot.workload().unwrap_or(0);
-        records / lanes + u64::from(u64::from(self.lane.get()) < records % lanes)
+    /// Takes up what the host wants of this lane; the first lanes make the remainder.
+    fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
+        let wanted = match (self.generation, self.boot.workload()) {
+            (Some(_), Ok(wanted)) => wanted,
+            _ => Wanted::NONE,
+        };
+        let of_all = wanted.kinds.difference(WorkloadKinds::OF_SEQUENCERS);
+        let is_sequencer = self.lane == LaneIndex::SEQUENCER;
+        let own = if is_sequencer { wanted.kinds } else { of_all };
+        let has_pool = |kind: WorkloadKinds| !is_of_cores(kind) || !self.cores.is_empty();
+        let known = own.intersection(WorkloadKinds::all()).iter();
+        self.kinds = known.filter(|&kind| has_pool(kind)).map(|kind| (kind, Turn::default())).collect();
+        self.next = 0;
+        let lanes = if of_all.is_empty() { 1 } else { u64::from(cx.map().lanes.max(1)) };
+        let share = match self.kinds.is_empty() {
+            true => 0,
+            false => wanted.records / lanes + u64::from(u64::from(self.lane.get()) < wanted.records % lanes),
+        };
+        self.left = share;
+        self.until_cycles = cx.now_cycles();
+        self.pace = Pace::new(&wanted, share, cx.platform().frequency_hz(), self.until_cycles);
     }
 
     fn conclude<P: Platform<Memory = M>>(&self, cx: &Context<P>) {
@@ -95,5 +166,43 @@ impl<M: DeviceMemory> Workload<M> {
             let _ = self.boot.show_workload_made(self.lane, generation);
             cx.note_host_news();
         }
+    }
+}
+
+/// Whether each core has a pool of the kind.
+const fn is_of_cores(kind: WorkloadKinds) -> bool {
+    kind.intersects(WorkloadKinds::AICPU_TASK.union(WorkloadKinds::PMU))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HZ: u64 = 50_000_000;
+
+    fn pace(rate_hz: u64, records: u64, share: u64) -> (u64, u64) {
+        let wanted = Wanted { rate_hz, ..Wanted::tasks(records) };
+        let pace = Pace::new(&wanted, share, HZ, 0).expect("a rate");
+        (pace.batch, pace.cycles)
+    }
+
+    #[test]
+    fn batches_keep_the_rate_of_the_lanes_share() {
+        assert!(Pace::new(&Wanted::tasks(100), 50, HZ, 0).is_none(), "as fast as can be");
+        // 100,000 a second on each of two lanes: a hundred every millisecond.
+        assert_eq!(pace(200_000, 1_000_000, 500_000), (100, HZ / 1000));
+        assert_eq!(pace(10_000_000, 1000, 1000), (256, HZ * 256 / 10_000_000));
+        assert_eq!(pace(1, 1000, 250), (1, HZ * 4), "one in four seconds");
+        assert_eq!(pace(1, 0, 0).0, 1);
+        assert_eq!(pace(u64::MAX, u64::MAX, u64::MAX).0, 256);
+    }
+
+    #[test]
+    fn what_a_wait_has_cost_is_not_made_up_for() {
+        let mut pace = Pace { batch: 1, cycles: 100, due_cycles: 1000 };
+        pace.advance(1010);
+        assert_eq!(pace.due_cycles, 1100, "a little late is caught up with");
+        pace.advance(5000);
+        assert_eq!(pace.due_cycles, 5100);
     }
 }

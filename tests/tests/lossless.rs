@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sluice_core::exec::{HostBoot, LaneIndex};
+use sluice_core::exec::{HostBoot, LaneIndex, Workload};
 use sluice_core::layout::device_phase::DevicePhase;
 use sluice_core::layout::swimlane::{AicpuTaskRecord, Level};
 use sluice_core::layout::{ArchId, PoolKind, Shape, SubsystemId};
@@ -80,7 +80,7 @@ fn prepare<D: Device>(device: &D, load: &Load) -> (Heap, Boot<D>, DfxConfig) {
     let map = device.map();
     let heap = Heap::new(map.ram.base, map.ram.bytes);
     let boot = HostBoot::attach(device.memory(), map.boot).expect("boot block");
-    boot.set_workload(load.records).expect("boot block");
+    boot.set_workload(&Workload::tasks(load.records)).expect("boot block");
     let shape = Shape::new(load.arch, load.lanes, 10).expect("a shape of the architecture");
     let swimlane = SubsystemConfig {
         level: Level::FULL.0,
@@ -212,7 +212,7 @@ fn memory_that_lanes_may_still_write_is_not_used_again() {
     let started = heap.usage();
     drop(Session::start(&device, &heap, config.clone(), Arc::new(Keep::default())).expect("a session"));
     assert!(heap.usage().free_bytes < started.free_bytes);
-    boot.set_workload(0).expect("boot block");
+    boot.set_workload(&Workload::NONE).expect("boot block");
     let session = Session::start(&device, &heap, config, Arc::new(Keep::default())).expect("a session");
     assert!(stop(session).is_lossless());
 }

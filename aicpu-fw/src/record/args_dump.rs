@@ -4,15 +4,17 @@
 //! The region's header says how much to record until the host says otherwise. A header without its magic number is none, and
 //! nothing is recorded. An execution that names no task table is not recorded.
 
-use sluice_core::exec::tasks::TaskId;
-use sluice_core::exec::{CoreIndex, LaneIndex};
-use sluice_core::layout::args_dump::{Level, MAGIC, Stage, header_words};
+use sluice_core::exec::tasks::{Arg, Binding, Item, TaskId};
+use sluice_core::exec::{CoreIndex, LaneIndex, WorkloadKinds};
+use sluice_core::layout::args_dump::{Level, MAGIC, Role, Stage, header_words};
 use sluice_core::layout::extension::AnswerCode;
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{DevAddr, DeviceMemory, Word};
 use sluice_core::producer::args_dump::{ArgsDumpRecorder, Argument};
 use sluice_core::producer::{AttachError, Attachment};
+use zerocopy::FromZeros;
 
+use super::batch::Batch;
 use super::event::{Finish, ItemAt, Recording, Stamps};
 use super::parking::Parking;
 use super::run::Run;
@@ -103,6 +105,21 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
     fn finished(&mut self, finish: &Finish, env: &mut Parking<'_, P>) {
         if let Some(at) = &finish.item {
             self.arguments(finish.core, at, Stage::AFTER_COMPLETION, env);
+        }
+    }
+
+    fn make_up(&mut self, batch: &mut Batch<'_>, env: &mut Parking<'_, P>) {
+        if batch.kind != WorkloadKinds::ARGS_DUMP {
+            return;
+        }
+        // An argument of no bytes, so that nothing of anybody's memory is read.
+        let item = Item { chosen: u64::MAX, blocks: 1, args: 1, ..FromZeros::new_zeroed() };
+        let arg: Arg = FromZeros::new_zeroed();
+        let binding = Some(Binding { base: env.context().map().ram.base.0, size_bytes: 0 });
+        let stage = if arg.role == Role::OUTPUT { Stage::AFTER_COMPLETION } else { Stage::BEFORE_DISPATCH };
+        for made in batch {
+            let argument = Argument { task: made.number.into(), item: &item, index: 0, arg: &arg, binding };
+            let _ = self.records.argument(&argument, stage, env);
         }
     }
 

@@ -4,9 +4,9 @@
 //! execution that names no task table is not recorded.
 
 use sluice_core::exec::tasks::{Item, ItemPlace, TaskId, TaskTable};
-use sluice_core::exec::{CoreIndex, LaneIndex};
+use sluice_core::exec::{CoreIndex, LaneIndex, WorkloadKinds};
 use sluice_core::layout::args_dump::Role;
-use sluice_core::layout::dep_gen::TENSOR_BYTES;
+use sluice_core::layout::dep_gen::{NO_KERNEL, TENSOR_BYTES};
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{CopyMemory, DevAddr, DeviceMemory};
 use sluice_core::mmio::{Engine, TpbId};
@@ -14,6 +14,7 @@ use sluice_core::producer::dep_gen::{DepGenRecorder, Submitted};
 use sluice_core::producer::{AttachError, Attachment};
 use zerocopy::IntoBytes;
 
+use super::batch::Batch;
 use super::event::{Recording, Stamps, Submit};
 use super::parking::Parking;
 use super::run::Run;
@@ -80,8 +81,47 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         }
     }
 
+    fn make_up(&mut self, batch: &mut Batch<'_>, env: &mut Parking<'_, P>) {
+        if batch.kind == WorkloadKinds::DEP_GEN {
+            batch.for_each(|made| _ = self.records.task(&MadeUpTask(made.number), env));
+        }
+    }
+
     fn flush(&mut self, env: &mut Parking<'_, P>) {
         self.records.flush(env);
+    }
+}
+
+/// A task that is nothing but a number, and waits for up to seven before it.
+struct MadeUpTask(u32);
+
+impl Submitted for MadeUpTask {
+    fn id(&self) -> u64 {
+        self.0.into()
+    }
+
+    fn kernels(&self) -> [i32; 3] {
+        [NO_KERNEL; 3]
+    }
+
+    fn blocks(&self) -> u32 {
+        1
+    }
+
+    fn deps(&self) -> u32 {
+        self.0 % 8
+    }
+
+    fn dep(&self, number: u32) -> u64 {
+        self.0.wrapping_sub(number + 1).into()
+    }
+
+    fn tensors(&self) -> u32 {
+        0
+    }
+
+    fn tensor(&self, _number: u32) -> (u8, [u8; TENSOR_BYTES]) {
+        (0, [0; TENSOR_BYTES])
     }
 }
 

@@ -5,6 +5,7 @@ use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{CoreRecording, Engine, TpbId};
 use sluice_core::producer::Settlement;
 
+use super::batch::Batch;
 use super::parking::Parking;
 use super::wishes::Wishes;
 use crate::platform::Platform;
@@ -184,6 +185,9 @@ pub(super) trait Recording<P: Platform> {
 
     /// A sequencer can go on no further, and the host does not know yet. Told on its lane alone.
     fn failed(&mut self, _env: &mut Parking<'_, P>) {}
+
+    /// Makes up the records of `batch`, if they are of a kind that it records. What it leaves in the batch is made by nobody.
+    fn make_up(&mut self, _batch: &mut Batch<'_>, _env: &mut Parking<'_, P>) {}
 
     /// Recording is over: whether all is there that is to be flushed. Asked until it is, and never blocks; what is dispatched
     /// meanwhile is not recorded.

@@ -16,6 +16,7 @@
 //! `with_subsystems`.
 
 mod args_dump;
+mod batch;
 mod core;
 mod dep_gen;
 mod event;
@@ -43,6 +44,7 @@ use parking::Parking;
 use run::Run;
 use wishes::Events;
 
+pub(crate) use self::batch::{Batch, Turn};
 pub(crate) use self::core::{CoreRecord, CoreSlots};
 pub(crate) use event::{Dispatch, EngineEnd, Finish, Grant, ItemAt, Picked, Submit};
 
@@ -367,6 +369,11 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     #[inline]
     pub(crate) fn completed<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, finish: &Finish) {
         with_subsystems!(tell! self, cx, finish.picked, |recorder, env| recorder.completed(finish, env));
+    }
+
+    /// Makes up the records of `batch`.
+    pub(crate) fn make_up<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, batch: &mut Batch<'_>) {
+        with_subsystems!(tell! self, cx, |recorder, env| recorder.make_up(batch, env));
     }
 
     /// All engines have ended an execution of `tpb`, and the host is told next.

@@ -5,15 +5,16 @@
 //! a core may be about to write the ring that the host is given back.
 
 use heapless::Vec;
-use sluice_core::exec::LaneIndex;
+use sluice_core::exec::{LaneIndex, WorkloadKinds};
 use sluice_core::layout::pmu::{CoreType, header_words};
 use sluice_core::layout::pmu_events::event_group;
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{Clock, DevAddr, DeviceMemory, Word};
-use sluice_core::mmio::{Engine, LaneCounters, TpbRegisters};
+use sluice_core::mmio::{Counts, Engine, LaneCounters, TpbRegisters};
 use sluice_core::producer::pmu::{CountedItem, PmuRecorder};
 use sluice_core::producer::{AttachError, Attachment, Settlement};
 
+use super::batch::Batch;
 use super::event::{Dispatch, Finish, Recording, Stamps};
 use super::parking::Parking;
 use super::run::{Run, cores};
@@ -75,7 +76,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             let ring = records.ring(number);
             let counters =
                 Running::start(memory, registers, engine, |counters| counters.start(events, ring))?;
-            let core_type = if engine == Engine::Pe { CoreType::AIC } else { CoreType::AIV };
+            let core_type = core_type(engine);
             if counted.push(Core { number, core_type, counters, is_counted: false }).is_err() {
                 break;
             }
@@ -132,6 +133,23 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         }
     }
 
+    fn make_up(&mut self, batch: &mut Batch<'_>, env: &mut Parking<'_, P>) {
+        if batch.kind != WorkloadKinds::PMU {
+            return;
+        }
+        for made in batch {
+            let item = CountedItem {
+                task_id: (made.core.get() as u64) << 32 | u64::from(made.number),
+                kernel: 0,
+                core_type: core_type(made.core.engine()),
+                token: made.number,
+            };
+            let total_cycles = made.end_cycles - made.begin_cycles;
+            let counts = Counts { total_cycles, ..Counts::default() };
+            let _ = self.records.counts(made.core.get() as u32, &item, &counts, env);
+        }
+    }
+
     fn settle(&mut self, env: &mut Parking<'_, P>) -> Settlement {
         self.release_idle_cores();
         if self.cores.is_empty() {
@@ -149,6 +167,13 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         // Before the host is told: what rings the cores have is its own again then.
         self.cores.clear();
         self.records.flush(env);
+    }
+}
+
+const fn core_type(engine: Engine) -> CoreType {
+    match engine {
+        Engine::Pe => CoreType::AIC,
+        _ => CoreType::AIV,
     }
 }
 

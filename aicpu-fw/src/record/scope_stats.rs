@@ -17,7 +17,7 @@
 
 use heapless::Vec;
 use sluice_core::dma::QueueRegisters;
-use sluice_core::exec::{Channel, LaneIndex, NotificationWatch};
+use sluice_core::exec::{Channel, LaneIndex, NotificationWatch, WorkloadKinds};
 use sluice_core::layout::scope_stats::{HeaderWords, MAX_RINGS, ScopePhase, header_words};
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{DevAddr, DeviceMemory, Fault, LongPeer, Own, Peer, Word};
@@ -26,6 +26,7 @@ use sluice_core::producer::scope_stats::{Occupancy, ScopeRecorder, Scopes, Site}
 use sluice_core::producer::{AttachError, Attachment};
 use zerocopy::IntoBytes;
 
+use super::batch::Batch;
 use super::event::{EngineEnd, Recording, Stamps, Submit};
 use super::parking::Parking;
 use super::run::Run;
@@ -262,6 +263,19 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         if let Some(fatal) = &self.fatal {
             fatal.publish(1);
             self.records.publish(env);
+        }
+    }
+
+    fn make_up(&mut self, batch: &mut Batch<'_>, env: &mut Parking<'_, P>) {
+        if batch.kind != WorkloadKinds::SCOPE_STATS {
+            return;
+        }
+        let Self { records, tpbs, heap, .. } = self;
+        let at = tpbs.first().map_or_else(Occupancy::default, |tpb| tpb.occupancy(heap.as_ref()));
+        for made in batch {
+            let phase = if made.number % 2 == 1 { ScopePhase::BEGIN } else { ScopePhase::END };
+            let scope = Scope { kind: Kind::Execution, execution: made.number };
+            let _ = records.leaf(&Scopes::new(), &scope, phase, 0, &at, env);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use core::num::NonZeroU32;
 
-use sluice_core::exec::{CoreIndex, LaneIndex};
+use sluice_core::exec::{CoreIndex, LaneIndex, WorkloadKinds};
 use sluice_core::layout::swimlane::{
     AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord, HeaderWords, Level, SchedPhaseKind,
     header_words,
@@ -17,6 +17,7 @@ use sluice_core::producer::swimlane::{self, SwimlaneRecorder};
 use sluice_core::producer::{AttachError, Attachment, Settlement};
 use zerocopy::FromZeros;
 
+use super::batch::Batch;
 use super::event::{Dispatch, Finish, Grant, Recording, Stamps, Submit};
 use super::parking::Parking;
 use super::run::{Run, cores};
@@ -173,6 +174,42 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
             && let (Some(_), Some(finish_cycles)) = (finish.dispatch_cycles, finish.finish_cycles)
         {
             self.phase(SchedPhaseKind::COMPLETE, finish_cycles, finish.iteration, [0; 2], env);
+        }
+    }
+
+    fn make_up(&mut self, batch: &mut Batch<'_>, env: &mut Parking<'_, P>) {
+        match batch.kind {
+            WorkloadKinds::AICPU_TASK => batch.for_each(|made| {
+                let record = AicpuTaskRecord {
+                    dispatch_time: made.begin_cycles,
+                    finish_time: made.end_cycles,
+                    reg_task_id: made.number,
+                    ..FromZeros::new_zeroed()
+                };
+                let _ = self.records.task(made.core.get() as u32, &record, env);
+            }),
+            WorkloadKinds::SCHED_PHASE => batch.for_each(|made| {
+                let record = AicpuSchedPhaseRecord {
+                    start_time: made.begin_cycles,
+                    end_time: made.end_cycles,
+                    loop_iter: made.number,
+                    kind: SchedPhaseKind::DISPATCH,
+                    tasks_processed: 1,
+                    ..FromZeros::new_zeroed()
+                };
+                let _ = self.records.sched_phase(&record, env);
+            }),
+            WorkloadKinds::ORCH_PHASE => batch.for_each(|made| {
+                let record = AicpuOrchPhaseRecord {
+                    start_time: made.begin_cycles,
+                    end_time: made.end_cycles,
+                    task_id: made.number.into(),
+                    submit_idx: made.number,
+                    ..FromZeros::new_zeroed()
+                };
+                let _ = self.records.orch_phase(&record, env);
+            }),
+            _ => {}
         }
     }
 

@@ -4,7 +4,7 @@
 //!   0x00  magic, arch, tpbs, lanes                 host, before the start, magic last
 //!   0x40  enable mask, extension, 5 regions        host, while no recorder is attached
 //!   0x80  dfx_generation, dfx_stop_generation      host, at any time
-//!   0xC0  workload_records, workload_stop          host
+//!   0xC0  workload                                 host
 //!   0x100 workload_made[lane]                      lanes
 //!   0x140 side tables                              host, while no recorder is attached
 //! ```
@@ -14,7 +14,7 @@
 //! | `magic` | host → firmware | release → acquire | the shape of the device |
 //! | `dfx_generation` | host → lanes | release → acquire | a new mask and new addresses: attach recorders to them |
 //! | `dfx_stop_generation` | host → lanes | release → acquire | equal to `dfx_generation`: flush and record no more |
-//! | `workload_records` | host → lanes | by `dfx_generation` | records that the lanes make up and record, to load the recording |
+//! | workload | host → lanes | by `dfx_generation` | how many records of which kinds the lanes make up and record, and how fast |
 //! | `workload_stop` | host → lanes | release → acquire | 1: make up no more of them |
 //! | `workload_made[lane]` | lane → host | release → acquire | the generation whose share this lane has made |
 //!
@@ -29,7 +29,7 @@ use crate::layout::{ArchId, EnableMask, SUBSYSTEMS, SubsystemId};
 use crate::mem::{CopyMemory, DevAddr, Fault, Memory, Own, Peer, Word};
 use crate::mmio::TpbId;
 
-use super::LaneIndex;
+use super::{LaneIndex, Workload, WorkloadKinds};
 
 /// Bytes of the block.
 pub const BOOT_BYTES: u64 = 0x180;
@@ -38,10 +38,19 @@ const MAGIC: u32 = u32::from_le_bytes(*b"SLB1");
 const GENERATION: u64 = 0x80;
 const STOP_GENERATION: u64 = 0x84;
 const RECORDERS: u64 = 0x40;
-const WORKLOAD_RECORDS: u64 = 0xC0;
+const WORKLOAD: u64 = 0xC0;
 const WORKLOAD_STOP: u64 = 0xC8;
 const WORKLOAD_MADE: u64 = 0x100;
 const TABLES: u64 = 0x140;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct WorkloadLine {
+    records: u64,
+    stop: u32,
+    kinds: u32,
+    rate_hz: u64,
+}
 
 /// Lanes that have a word in the workload's line: more than any architecture has.
 const WORKLOAD_LANES: u32 = 16;
@@ -81,7 +90,8 @@ const _: () = {
     assert!(offset_of!(RecorderLine, enabled) == 0 && offset_of!(RecorderLine, extension) == 8);
     assert!(offset_of!(RecorderLine, regions) == 16);
     assert!(RECORDERS + size_of::<RecorderLine>() as u64 <= GENERATION);
-    assert!(STOP_GENERATION < WORKLOAD_RECORDS && WORKLOAD_STOP < WORKLOAD_MADE);
+    assert!(STOP_GENERATION < WORKLOAD && WORKLOAD + size_of::<WorkloadLine>() as u64 <= WORKLOAD_MADE);
+    assert!(offset_of!(WorkloadLine, stop) as u64 == WORKLOAD_STOP - WORKLOAD);
     assert!(WORKLOAD_MADE + WORKLOAD_LANES as u64 * 4 <= TABLES);
     assert!(offset_of!(TableLine, aicore_heads) == 0 && offset_of!(TableLine, pmu_rings) == 8);
     assert!(offset_of!(TableLine, device_phases) == 16 && offset_of!(TableLine, heap_totals) == 24);
@@ -258,15 +268,17 @@ impl<M: CopyMemory> HostBoot<M> {
         })
     }
 
-    /// Has the lanes make up `records` records between them, once the recorders of the next
-    /// [`attach_recorders`](HostBoot::attach_recorders) are attached: a load for the recording that needs no model. 0 ends
-    /// that for later attachments.
+    /// Has the lanes make up records between them, once the recorders of the next
+    /// [`attach_recorders`](HostBoot::attach_recorders) are attached: a load for the recording that needs no model.
+    /// [`Workload::NONE`] ends that for later attachments.
     ///
     /// # Errors
     /// [`Fault`] when memory cannot be reached.
-    pub fn set_workload(&self, records: u64) -> Result<(), Fault> {
-        self.workload_stop.try_publish(0)?;
-        self.memory.write_bytes(self.boot.offset(WORKLOAD_RECORDS), &records.to_le_bytes())
+    pub fn set_workload(&self, workload: &Workload) -> Result<(), Fault> {
+        let &Workload { records, kinds, rate_hz } = workload;
+        let line = WorkloadLine { records, stop: 0, kinds: kinds.bits(), rate_hz };
+        self.memory.write_bytes(self.boot.offset(WORKLOAD), line.as_bytes())?;
+        self.workload_stop.try_publish(0)
     }
 
     /// Has the lanes make up no more records.
@@ -353,14 +365,15 @@ impl<M: CopyMemory> LaneBoot<M> {
         })
     }
 
-    /// Records that all lanes together are to make up. Holds while [`generation`](LaneBoot::generation) stays the same.
+    /// What all lanes together are to make up. Holds while [`generation`](LaneBoot::generation) stays the same.
     ///
     /// # Errors
     /// [`Fault`] when memory cannot be reached.
-    pub fn workload(&self) -> Result<u64, Fault> {
-        let mut records = [0; 8];
-        self.memory.read_bytes(self.boot.offset(WORKLOAD_RECORDS), &mut records)?;
-        Ok(u64::from_le_bytes(records))
+    pub fn workload(&self) -> Result<Workload, Fault> {
+        let mut line = WorkloadLine::new_zeroed();
+        self.memory.read_bytes(self.boot.offset(WORKLOAD), line.as_mut_bytes())?;
+        let WorkloadLine { records, kinds, rate_hz, .. } = line;
+        Ok(Workload { records, kinds: WorkloadKinds::from_bits_retain(kinds), rate_hz })
     }
 
     /// Whether the host wants no more of the workload.
@@ -472,10 +485,15 @@ mod tests {
             regions: [DevAddr::NULL; 5],
             tables: SideTables::default(),
         };
+        let workload = Workload {
+            records: u64::MAX - 1,
+            kinds: WorkloadKinds::PMU | WorkloadKinds::from_bits_retain(1 << 31),
+            rate_hz: 1 << 40,
+        };
         for generation in [1, 2] {
-            host.set_workload(u64::MAX - 1).unwrap();
+            host.set_workload(&workload).unwrap();
             host.attach_recorders(&recorders).unwrap();
-            assert_eq!((lane.workload(), lane.workload_stopped()), (Ok(u64::MAX - 1), false));
+            assert_eq!((lane.workload(), lane.workload_stopped()), (Ok(workload), false));
             assert_eq!(lanes.map(|lane| host.workload_made(lane).unwrap()), [false, false]);
             lane.show_workload_made(lanes[1], generation).unwrap();
             assert_eq!(lanes.map(|lane| host.workload_made(lane).unwrap()), [false, true]);

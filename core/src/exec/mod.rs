@@ -11,6 +11,7 @@
 //! | `status` | codes of the C interface, and their merging |
 //! | `tasks` | what the items of a program are, for recorders that tell of more than time |
 //! | `ticket` | the order in which executions are waited for |
+//! | `workload` | records that are made up, to load the recording |
 
 mod boot;
 mod channel;
@@ -21,6 +22,7 @@ mod request;
 mod status;
 pub mod tasks;
 mod ticket;
+mod workload;
 
 pub use boot::{BOOT_BYTES, BootError, BootShape, HostBoot, LaneBoot, Recorders, SideTables};
 pub use channel::{Channel, NotificationReceiver, NotificationSender, NotificationWatch, ReceiveError, Sent};
@@ -32,3 +34,4 @@ pub use place::{CoreIndex, DeviceMap, DeviceRange, LaneIndex};
 pub use request::{ExecRequest, INCREMENT_OFFSET_BYTES, REQUEST_BYTES, RequestFlags};
 pub use status::NrtStatus;
 pub use ticket::{NotOutstanding, QueueFull, Ticket, TicketQueue};
+pub use workload::{Workload, WorkloadKinds};

@@ -181,6 +181,23 @@ impl<M: Memory, const CORES: usize> PmuRecorder<M, CORES> {
         }
     }
 
+    /// Records `counts` of an item of `core`, wherever they come from. A core that the lane does not own is not recorded.
+    ///
+    /// # Errors
+    /// [`AppendError`] when the record is lost; it is counted.
+    pub fn counts(
+        &mut self,
+        core: u32,
+        item: &CountedItem,
+        counts: &Counts,
+        env: &mut impl WaitEnv,
+    ) -> Result<(), AppendError> {
+        match self.pools.iter_mut().find(|(owned, _)| *owned == core) {
+            Some((_, pool)) => self.lane.append(pool, &item.record(self.arch, counts), env),
+            None => Ok(()),
+        }
+    }
+
     /// Publishes everything and tells the host so. Blocks up to one deadline per pool while the host is silent, and not at
     /// all once it is known to be gone.
     pub fn flush(&mut self, env: &mut impl WaitEnv) {

@@ -12,7 +12,8 @@
 //! Hot means polling with nothing but a yield in between, for one millisecond after the last buffer or signal; asleep means
 //! waiting for the device's progress count, at most a millisecond at a time, so that a device without a doorbell is still
 //! noticed within that. A pause stands for a host whose consumers are busy elsewhere: until it ends nothing is drained or
-//! collected. The owner of the gates goes on, so the freeze that follows says how long the lanes stood still.
+//! collected. The owner of the gates goes on, so the freeze that follows says how long the lanes stood still. In a standstill it
+//! does not: nothing is written that a lane could take for a sign of life.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -43,6 +44,8 @@ pub(super) struct Orders {
     pub(super) collector_gone: AtomicBool,
     /// Host time until which nothing is drained or collected, ns since the start; for tests of a stalled host.
     pause_until_ns: AtomicU64,
+    /// Host time until which the service does nothing at all, ns since the start.
+    still_until_ns: AtomicU64,
 }
 
 impl Orders {
@@ -54,6 +57,7 @@ impl Orders {
             abandoned: AtomicBool::default(),
             collector_gone: AtomicBool::default(),
             pause_until_ns: AtomicU64::default(),
+            still_until_ns: AtomicU64::default(),
         }
     }
 
@@ -62,18 +66,36 @@ impl Orders {
         self.started.elapsed().as_nanos() as u64
     }
 
+    fn after(&self, duration: Duration) -> u64 {
+        self.now_ns().saturating_add(duration.as_nanos() as u64)
+    }
+
+    fn is_before(&self, until_ns: &AtomicU64) -> bool {
+        !self.stop.load(Ordering::Acquire) && self.now_ns() < until_ns.load(Ordering::Acquire)
+    }
+
     pub(super) fn pause(&self, duration: Duration) {
-        let until_ns = self.now_ns().saturating_add(duration.as_nanos() as u64);
-        self.pause_until_ns.fetch_max(until_ns, Ordering::Release);
+        self.pause_until_ns.fetch_max(self.after(duration), Ordering::Release);
+    }
+
+    pub(super) fn stand_still(&self, duration: Duration) {
+        self.still_until_ns.fetch_max(self.after(duration), Ordering::Release);
+        self.pause(duration);
     }
 
     pub(super) fn resume(&self) {
         self.pause_until_ns.store(0, Ordering::Release);
+        self.still_until_ns.store(0, Ordering::Release);
+    }
+
+    /// Whether the service is to do nothing at all for now. A stop ends that.
+    fn is_still(&self) -> bool {
+        self.is_before(&self.still_until_ns)
     }
 
     /// Whether nothing is to be drained or collected for now. A stop ends every pause.
     pub(super) fn is_paused(&self) -> bool {
-        !self.stop.load(Ordering::Acquire) && self.now_ns() < self.pause_until_ns.load(Ordering::Acquire)
+        self.is_before(&self.pause_until_ns)
     }
 }
 
@@ -143,6 +165,10 @@ impl<D: Device> Service<D> {
     pub(super) fn run(self) -> Self {
         let mut stopping_since = None;
         loop {
+            if self.orders.is_still() {
+                std::thread::sleep(SLEEP);
+                continue;
+            }
             let seen = self.device.progress();
             if self.orders.stop.load(Ordering::Acquire) {
                 stopping_since.get_or_insert_with(Instant::now);

@@ -217,6 +217,12 @@ impl<D: Device> Session<D> {
         self.orders.pause(duration);
     }
 
+    /// A pause in which the owner of the gates does nothing either and the host shows no sign of life, as a process that is
+    /// not scheduled. Lanes that wait for longer than their deadline lose records.
+    pub fn stand_still(&self, duration: Duration) {
+        self.orders.stand_still(duration);
+    }
+
     /// Ends a pause.
     pub fn resume(&self) {
         self.orders.resume();

@@ -59,6 +59,9 @@ pub struct Report {
     pub gate_scope: String,
     /// By name of the subsystem, those that were on.
     pub dfx: BTreeMap<String, Dfx>,
+    /// Numbers of made-up records; absent where records have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequences: Option<Sequences>,
     /// Phases of the device by name, those that occurred: the longest over all lanes, nanoseconds.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub phases_ns: BTreeMap<String, u64>,
@@ -278,6 +281,18 @@ pub struct Freezes {
     pub fq: Freeze,
 }
 
+/// Numbers of made-up records, by which every one of them is known, over all pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sequences {
+    /// Records whose number was looked at.
+    pub records: u64,
+    /// Numbers that never came.
+    pub missing: u64,
+    /// Records whose number had come before, or out of order.
+    pub repeated: u64,
+}
+
 /// Waits of lanes, all lanes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -415,7 +430,8 @@ mod tests {
         let swimlane = Dfx { waits: Some(Waits::default()), late: Some(Late::default()), ..Dfx::default() };
         let dfx = [("swimlane".to_owned(), swimlane)].into();
         let phases_ns = [("run_wall".to_owned(), 1)].into();
-        let report = Report { dfx, artefacts, phases_ns, ..Report::default() };
+        let sequences = Some(Sequences::default());
+        let report = Report { dfx, artefacts, phases_ns, sequences, ..Report::default() };
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         for path in [
             "/device",
@@ -458,6 +474,9 @@ mod tests {
             "/dfx/swimlane/late/tasks",
             "/dfx/swimlane/late/raw_ns",
             "/dfx/swimlane/late/corrected_ns",
+            "/sequences/records",
+            "/sequences/missing",
+            "/sequences/repeated",
             "/phases_ns/run_wall",
             "/artefacts/trace",
             "/artefacts/capture",

@@ -4,7 +4,7 @@ use core::fmt;
 use std::path::Path;
 
 use super::units::{Bytes, Count, Many, OneLine, Span};
-use super::{Artefacts, Freeze, Late, Report, Tensor};
+use super::{Artefacts, Freeze, Late, Report, Sequences, Tensor};
 
 /// A report to be shown; `folder` holds the run's artefacts, where they are known.
 #[derive(Clone, Copy, Debug)]
@@ -242,6 +242,18 @@ impl Page<'_> {
                     ),
                 )?;
             }
+        }
+        if let Some(Sequences { records, missing, repeated }) = self.report.sequences {
+            line(
+                f,
+                "numbers",
+                format_args!(
+                    "{} looked at one by one, {} missing, {} twice or out of order",
+                    Many(records, "record", "records"),
+                    Count(missing),
+                    Count(repeated)
+                ),
+            )?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! | and which can't be told? | `race` over `follow`, `order` | what the semaphores leave open | – |
 //! | what do the tensors hold before? | [`content`] | seed, name, number of the execution | – |
 //! | which records are there? | [`records`] | work items, executions, lanes | the capture |
+//! | did made-up records come once? | [`sequence`] | the numbers that lanes give them | the buffers on their way |
 //!
 //! Nothing here shares a line with what is checked: not the transfers that descriptors are made of, and not the order in
 //! which a device happened to run.
@@ -17,8 +18,10 @@ pub mod origin;
 mod parts;
 mod race;
 pub mod records;
+pub mod sequence;
 
 pub use content::Content;
 pub use follow::{MAX_COPIED_BYTES, MAX_FOLLOWED_BYTES, Unverifiable};
 pub use origin::{Difference, Origins, Tensor, Unordered};
 pub use records::{ExpectedRecords, Extent, RecordCheck};
+pub use sequence::{SequenceCheck, Sequences};

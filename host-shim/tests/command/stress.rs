@@ -78,6 +78,7 @@ fn a_run_that_loses_records_ends_well_only_if_it_may() {
         let of = |key: &str| swimlane[key].as_u64().unwrap();
         assert_eq!((&report["lossless"], of("collected") + of("dropped")), (&json!(false), 100_000));
         assert_eq!(swimlane["lost"]["host_gone"], swimlane["dropped"]);
+        assert_eq!(report["sequences"]["missing"], swimlane["dropped"], "and no other");
         assert!(page.contains("records by host_gone") && page.contains("RECORDS LOST"), "{page}");
         assert_eq!(report.get("loss_allowed"), (status == 0).then_some(&json!(true)));
         assert_eq!(check(&folder.path("capture.slc")).1, 1, "records are missing whoever allowed it");
@@ -93,6 +94,56 @@ fn every_wait_of_a_lane_is_in_the_capture() {
     let of = |gate: &str, key: &str| waits[gate][key].as_u64().unwrap();
     assert!(of("fq", "count") + of("rq", "count") > 0 && waits["unlogged"] == 0, "{waits}");
     assert!(of("fq", "total_ns") + of("rq", "total_ns") >= 190_000_000, "the pause was waited out: {waits}");
+}
+
+#[test]
+fn records_of_any_subsystem_are_made_up_and_come_once() {
+    let all = ["swimlane", "pmu", "scope_stats", "dep_gen", "args_dump"];
+    for (arch, transport) in [("a2a3", "shared"), ("a5", "copy")] {
+        for (name, recorded) in
+            [("all", &all[..]), ("sched_phase,pmu", &all[..2]), ("scope_stats,dep_gen,args_dump", &all[2..])]
+        {
+            let folder = Folder::new(&format!("kinds-{arch}-{}", name.len()));
+            let args = ["--records", "30000", "--subsystem", name, "--buffers", "1"];
+            let report = stress(&folder, &[&args[..], &["--arch", arch, "--transport", transport]].concat());
+            let collected = |name: &str| report["dfx"][name]["collected"].as_u64().unwrap();
+            assert_eq!(all.iter().map(|name| collected(name)).sum::<u64>(), 30_000, "{report}");
+            assert!(all.iter().all(|name| (collected(name) > 0) == recorded.contains(name)), "{report}");
+            assert_eq!(report["sequences"], json!({"records": 30_000, "missing": 0, "repeated": 0}));
+        }
+    }
+}
+
+#[test]
+fn a_rate_is_kept_on_the_clock_of_the_device() {
+    let folder = Folder::new("rate");
+    let report = stress(&folder, &["--records", "4000", "--rate", "20000", "--subsystem", "swimlane"]);
+    assert_eq!(report["sequences"]["records"], 4_000);
+    assert!(report["duration_ns"].as_u64().unwrap() >= 190_000_000, "a fifth of a second: {report}");
+}
+
+#[test]
+fn without_a_capture_everything_is_counted_and_only_the_report_is_left() {
+    let folder = Folder::new("nothing-kept");
+    let args = ["--records", "300000", "--buffers", "1", "--no-capture", "--pause-all"];
+    let report = stress(&folder, &[&args[..], &["--pause-host", "100@5,100@200"]].concat());
+    assert_eq!(
+        (&report["dfx"]["swimlane"]["collected"], &report["lossless"]),
+        (&json!(300_000), &json!(true))
+    );
+    assert_eq!(report["sequences"], json!({"records": 300_000, "missing": 0, "repeated": 0}));
+    assert!(report["dfx"]["swimlane"]["switches"].as_u64().unwrap() >= 292, "{report}");
+    assert_eq!((&report["artefacts"], folder.names()), (&json!({}), vec!["report.json".to_owned()]));
+}
+
+#[test]
+fn records_of_a_subsystem_that_is_off_are_refused() {
+    let output = sluice(&["stress", "--subsystem", "pmu", "--dfx", "swimlane"]);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains("makes records of `pmu`, which '--dfx' does not record"));
+    let output = sluice(&["stress", "--sample", "2"]);
+    assert_eq!(code(&output), 2);
+    assert!(text(&output.stderr).contains("made-up records belong to no execution"));
 }
 
 #[test]

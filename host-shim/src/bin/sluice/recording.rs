@@ -45,6 +45,8 @@ pub(crate) struct Capture {
     header: FileHeader,
     time: DeviceTime,
     collected: Arc<Collected>,
+    /// Whether records, freezes and waits are written; if not, no capture is left.
+    keeps: bool,
     /// What could not be written after the run had begun.
     unwritten: Mutex<Vec<String>>,
 }
@@ -96,8 +98,14 @@ impl Capture {
             header,
             time,
             collected: Arc::default(),
+            keeps: true,
             unwritten: Mutex::default(),
         })
+    }
+
+    /// Counts what would be written, and writes nothing but the report.
+    pub(crate) fn without_records(self) -> Self {
+        Self { keeps: false, ..self }
     }
 
     /// The run's number.
@@ -132,7 +140,7 @@ impl Capture {
     /// Where a session's records go.
     pub(crate) fn sink(&self) -> Arc<dyn Sink> {
         let (writer, collected) = (Arc::clone(&self.writer), Arc::clone(&self.collected));
-        Arc::new(CaptureSink { writer, collected, time: self.time })
+        Arc::new(CaptureSink { writer: self.keeps.then_some(writer), collected, time: self.time })
     }
 
     /// Length of the capture so far.
@@ -260,11 +268,28 @@ impl Capture {
     pub(crate) fn finish(
         self,
         clock: &impl Clock,
-        mut report: Report,
+        report: Report,
         pools: Vec<PoolTotals>,
         options: &Recording,
         interrupt: &Interrupt,
     ) -> anyhow::Result<ExitCode> {
+        let summary = if self.keeps {
+            self.conclude_capture(clock, report, pools, interrupt)
+        } else {
+            self.note(Artefacts::CAPTURE, self.folder.clear());
+            Summary { report, pools }
+        };
+        self.conclude(summary.report, options, interrupt)
+    }
+
+    /// Ends the capture and writes the trace.
+    fn conclude_capture(
+        &self,
+        clock: &impl Clock,
+        mut report: Report,
+        pools: Vec<PoolTotals>,
+        interrupt: &Interrupt,
+    ) -> Summary {
         let last = read_clocks(self.started, clock);
         self.note(Artefacts::CAPTURE, self.writer.append_clock_pairs(&[last]));
         match self.writer.is_at(&self.folder.path_of(Artefacts::CAPTURE)) {
@@ -287,7 +312,17 @@ impl Capture {
             Err(error) => self.note(Artefacts::TRACE, Err(format!("{error:#}"))),
         }
         self.append_summary(&mut summary);
-        let report = &mut summary.report;
+        summary
+    }
+
+    /// Writes the report and shows it. The exit code says whether all was good.
+    fn conclude(
+        self,
+        mut report: Report,
+        options: &Recording,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<ExitCode> {
+        let report = &mut report;
         self.take_unwritten(report);
         let json = report.to_json();
         let written = self.folder.write(Artefacts::REPORT, |out| io::Write::write_all(out, json.as_bytes()));
@@ -401,7 +436,8 @@ fn read_clocks(started: Instant, clock: &impl Clock) -> ClockPair {
 
 /// Puts records and freezes of a session into a capture.
 struct CaptureSink {
-    writer: Arc<Writer>,
+    /// None where nothing is kept.
+    writer: Option<Arc<Writer>>,
     collected: Arc<Collected>,
     time: DeviceTime,
 }
@@ -409,9 +445,11 @@ struct CaptureSink {
 impl Sink for CaptureSink {
     fn buffer(&self, meta: &BufferMeta, records: &[u8]) -> io::Result<()> {
         let pool = Pool { subsystem: meta.subsystem.into(), kind: meta.kind, instance: meta.instance.0 };
-        let record_bytes = records.len().checked_div(meta.count as usize).unwrap_or(0);
-        let header = BufferHeader::new(pool, meta.sequence, meta.count, record_bytes as u32);
-        self.writer.append_buffer(&header, records)?;
+        if let Some(writer) = &self.writer {
+            let record_bytes = records.len().checked_div(meta.count as usize).unwrap_or(0);
+            let header = BufferHeader::new(pool, meta.sequence, meta.count, record_bytes as u32);
+            writer.append_buffer(&header, records)?;
+        }
         *self.collected.buffers().entry(pool).or_default() += 1;
         self.collected.records.fetch_add(meta.count.into(), Ordering::Relaxed);
         Ok(())
@@ -424,8 +462,9 @@ impl Sink for CaptureSink {
             start_cycles: phase.start_cycles,
             end_cycles: phase.end_cycles,
         };
-        let notes: Vec<_> = phases.iter().map(note).collect();
-        self.writer.append_device_phases(&notes)?;
+        if let Some(writer) = &self.writer {
+            writer.append_device_phases(&phases.iter().map(note).collect::<Vec<_>>())?;
+        }
         let duration_ns = |phase: &LanePhase| {
             self.time.ns(phase.end_cycles).saturating_sub(self.time.ns(phase.start_cycles))
         };
@@ -441,7 +480,10 @@ impl Sink for CaptureSink {
     fn payload(&self, meta: &PayloadMeta, bytes: &[u8]) -> io::Result<()> {
         let subsystem = SubsystemId::ArgsDump.into();
         let pool = Pool { subsystem, kind: PoolKind::SOLE, instance: meta.lane.0 };
-        self.writer.append_payload(&PayloadHeader::new(pool, meta), bytes)
+        match &self.writer {
+            Some(writer) => writer.append_payload(&PayloadHeader::new(pool, meta), bytes),
+            None => Ok(()),
+        }
     }
 
     fn waits(&self, waits: &[dfx::Wait]) -> io::Result<()> {
@@ -455,7 +497,10 @@ impl Sink for CaptureSink {
             begin_cycles: wait.begin_cycles,
             end_cycles: wait.end_cycles,
         };
-        self.writer.append_waits(&waits.iter().map(note).collect::<Vec<_>>())
+        match &self.writer {
+            Some(writer) => writer.append_waits(&waits.iter().map(note).collect::<Vec<_>>()),
+            None => Ok(()),
+        }
     }
 
     fn freeze(&self, freeze: &dfx::Freeze) -> io::Result<()> {
@@ -468,7 +513,9 @@ impl Sink for CaptureSink {
             released_ns: self.time.ns(freeze.released_cycles),
             buffers_drained: freeze.buffers_drained,
         };
-        self.writer.append_freezes(&[event])?;
+        if let Some(writer) = &self.writer {
+            writer.append_freezes(&[event])?;
+        }
         let mut freezes = self.collected.freezes();
         let freezes = freezes.entry(freeze.subsystem).or_default();
         let of_gate = if event.gate == Gate::READY { &mut freezes.rq } else { &mut freezes.fq };
