@@ -16,7 +16,7 @@ use core::num::NonZeroU64;
 
 use heapless::Vec;
 use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Workload as Wanted, WorkloadKinds};
-use sluice_core::mem::{Clock, DeviceMemory, Fault};
+use sluice_core::mem::{DeviceMemory, Fault};
 
 use crate::platform::{Activity, Context, Platform};
 use crate::record::{Batch, Recorder, Turn};

@@ -3,6 +3,7 @@
 //! Layers, each importing only those above it:
 //! `device` → `neff` → `kbl` → `dfx` → `report` → `capture` → `verify` → `export`.
 
+pub mod advise;
 pub mod capture;
 pub mod device;
 pub mod dfx;

@@ -192,7 +192,8 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
             Segment::ClockPairs(_)
             | Segment::HostPhases(_)
             | Segment::DevicePhases(_)
-            | Segment::Waits(_) => {}
+            | Segment::Waits(_)
+            | Segment::Transits(_) => {}
         }
     }
     census.bytes = reader.position_bytes();

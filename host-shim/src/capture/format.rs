@@ -206,6 +206,9 @@ impl Kind {
     /// [`WaitNote`](super::WaitNote)s.
     pub const WAITS: Self = Self(11);
 
+    /// [`TransitNote`](super::TransitNote)s.
+    pub const TRANSITS: Self = Self(12);
+
     /// Most bytes of a payload of this kind.
     pub const fn max_payload_bytes(self) -> usize {
         match self {
@@ -224,6 +227,7 @@ impl Kind {
             Self::HOST_PHASES => "host phases",
             Self::DEVICE_PHASES => "device phases",
             Self::WAITS => "waits",
+            Self::TRANSITS => "transits",
             Self::LOSSES => "losses",
             Self::END => "end",
             Self::PAYLOAD => "payload",

@@ -53,7 +53,7 @@ pub use folder::{FolderError, RunFolder};
 pub use format::{FileHeader, HeaderError, Kind, RunId};
 pub use payload::{
     BufferHeader, ClockPair, Core, DevicePhaseNote, FreezeEvent, Gate, HostPhase, Items, LossCause, LossNote,
-    Manifest, PayloadHeader, Phase, Pool, PoolTotals, Subsystem, Summary, WaitNote, WorkItem,
+    Manifest, PayloadHeader, Phase, Pool, PoolTotals, Subsystem, Summary, TransitNote, WaitNote, WorkItem,
 };
 pub use reader::{OpenError, Reader};
 pub use segment::Segment;

@@ -366,6 +366,34 @@ pub struct WaitNote {
     pub end_cycles: u64,
 }
 
+/// When the host had a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct TransitNote {
+    subsystem: Subsystem,
+    kind: PoolKind,
+    instance: u32,
+    /// Sequence number of the buffer within its pool.
+    pub buffer_seq: u32,
+    /// When it was taken out of the ready ring, host monotonic ns.
+    pub drained_ns: u64,
+    /// When its records were safe, host monotonic ns.
+    pub collected_ns: u64,
+}
+
+impl TransitNote {
+    /// Buffer `buffer_seq` of `pool`.
+    pub const fn new(pool: Pool, buffer_seq: u32, drained_ns: u64, collected_ns: u64) -> Self {
+        let Pool { subsystem, kind, instance } = pool;
+        Self { subsystem, kind, instance, buffer_seq, drained_ns, collected_ns }
+    }
+
+    /// The pool the buffer went round in.
+    pub const fn pool(&self) -> Pool {
+        Pool { subsystem: self.subsystem, kind: self.kind, instance: self.instance }
+    }
+}
+
 /// Records that did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -389,6 +417,7 @@ const _: () = assert!(size_of::<FreezeEvent>() == 40 && FreezeEvent::BYTES_0 == 
 const _: () = assert!(size_of::<ClockPair>() == 24);
 const _: () = assert!(size_of::<HostPhase>() == 56 && size_of::<LossNote>() == 40);
 const _: () = assert!(size_of::<DevicePhaseNote>() == 24 && size_of::<WaitNote>() == 40);
+const _: () = assert!(size_of::<TransitNote>() == 32);
 
 impl LossNote {
     /// `records` records of `pool` were lost by `cause`.
@@ -444,6 +473,9 @@ pub struct Manifest {
     pub recorded: BTreeMap<String, Extent>,
     /// Whether scopes are recorded.
     pub has_scopes: bool,
+    /// Buffers per pool, by name of the kind of pool, of those that record.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub buffers: BTreeMap<String, u32>,
     /// Indexed by core as the task pools count them.
     pub cores: Vec<Core>,
 }

@@ -282,7 +282,7 @@ mod tests {
 
     use super::super::payload::{
         BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
-        Manifest, Phase, Subsystem, Summary, WaitNote,
+        Manifest, Phase, Subsystem, Summary, TransitNote, WaitNote,
     };
     use super::super::writer::tests::{HEADER, POOL};
     use super::super::writer::{Storage, Writer};
@@ -314,6 +314,7 @@ mod tests {
             end_cycles: 2,
         };
         writer.append_waits(&[wait]).unwrap();
+        writer.append_transits(&[TransitNote::new(POOL, 0, 1, 2)]).unwrap();
         writer.append_losses(&[LossNote::new(POOL, Some(3), LossCause::CORRUPT, 5, 9)]).unwrap();
         writer.append_summary(&Summary { report: Report::default(), pools: Vec::new() }).unwrap();
         writer.into_storage()
@@ -339,6 +340,7 @@ mod tests {
                 Segment::HostPhases(items) => format!("{} phases", items.len()),
                 Segment::DevicePhases(items) => format!("{} device phases", items.len()),
                 Segment::Waits(items) => format!("{} waits", items.len()),
+                Segment::Transits(items) => format!("{} transits", items.len()),
                 Segment::Losses(items) => format!("{} losses", items.len()),
                 Segment::End(_) => "end".into(),
                 Segment::Unknown(kind) => kind.to_string(),
@@ -347,8 +349,19 @@ mod tests {
         seen
     }
 
-    const WHOLE: [&str; 10] =
-        ["sim", "0", "1", "2", "1 pairs", "1 phases", "1 device phases", "1 waits", "1 losses", "end"];
+    const WHOLE: [&str; 11] = [
+        "sim",
+        "0",
+        "1",
+        "2",
+        "1 pairs",
+        "1 phases",
+        "1 device phases",
+        "1 waits",
+        "1 transits",
+        "1 losses",
+        "end",
+    ];
 
     /// Where segments begin, and the end.
     fn starts(bytes: &[u8]) -> Vec<usize> {
@@ -420,7 +433,18 @@ mod tests {
             let mut reader = open(&damaged);
             assert_eq!(
                 walk(&mut reader),
-                ["sim", "0", "2", "1 pairs", "1 phases", "1 device phases", "1 waits", "1 losses", "end"]
+                [
+                    "sim",
+                    "0",
+                    "2",
+                    "1 pairs",
+                    "1 phases",
+                    "1 device phases",
+                    "1 waits",
+                    "1 transits",
+                    "1 losses",
+                    "end"
+                ]
             );
             assert_eq!(reader.damages()[0].to_string(), format!("byte {}: {expected}", starts[2]));
         }

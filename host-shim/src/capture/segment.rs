@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 use super::format::Kind;
 use super::payload::{
     BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest,
-    PayloadHeader, Summary, WaitNote,
+    PayloadHeader, Summary, TransitNote, WaitNote,
 };
 
 /// One segment.
@@ -27,6 +27,8 @@ pub enum Segment<'a> {
     DevicePhases(Items<'a, DevicePhaseNote>),
     /// Waits of lanes at gates, those of one lane and subsystem in order.
     Waits(Items<'a, WaitNote>),
+    /// What became of buffers on the host.
+    Transits(Items<'a, TransitNote>),
     /// Records that did not arrive.
     Losses(Items<'a, LossNote>),
     /// What the run came to.
@@ -45,6 +47,7 @@ pub(super) enum Content {
     HostPhases,
     DevicePhases,
     Waits,
+    Transits,
     Losses,
     End(Box<Summary>),
     Unknown(Kind),
@@ -101,6 +104,7 @@ impl Content {
             Kind::HOST_PHASES => whole_items::<HostPhase>(payload, Self::HostPhases),
             Kind::DEVICE_PHASES => whole_items::<DevicePhaseNote>(payload, Self::DevicePhases),
             Kind::WAITS => whole_items::<WaitNote>(payload, Self::Waits),
+            Kind::TRANSITS => whole_items::<TransitNote>(payload, Self::Transits),
             Kind::LOSSES => whole_items::<LossNote>(payload, Self::Losses),
             later => Ok(Self::Unknown(later)),
         }
@@ -117,6 +121,7 @@ impl Content {
             Self::HostPhases => Segment::HostPhases(Items::new(payload)),
             Self::DevicePhases => Segment::DevicePhases(Items::new(payload)),
             Self::Waits => Segment::Waits(Items::new(payload)),
+            Self::Transits => Segment::Transits(Items::new(payload)),
             Self::Losses => Segment::Losses(Items::new(payload)),
             Self::End(summary) => Segment::End(summary),
             Self::Unknown(kind) => Segment::Unknown(kind),

@@ -15,7 +15,7 @@ use super::folder::{self, RunFolder};
 use super::format::{ALIGN_BYTES, FileHeader, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, SegmentHead};
 use super::payload::{
     BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest, PayloadHeader,
-    Summary, WaitNote,
+    Summary, TransitNote, WaitNote,
 };
 use super::reader::{FileView, ReadError, Reader};
 
@@ -138,6 +138,11 @@ impl<S: Storage> Writer<S> {
     /// Appends waits that have ended.
     pub fn append_waits(&self, waits: &[WaitNote]) -> io::Result<()> {
         self.append_items(Kind::WAITS, waits)
+    }
+
+    /// Appends what became of buffers.
+    pub fn append_transits(&self, transits: &[TransitNote]) -> io::Result<()> {
+        self.append_items(Kind::TRANSITS, transits)
     }
 
     /// Appends losses.

@@ -220,8 +220,8 @@ impl<M: CopyMemory> Collector<M> {
 
     pub(super) fn take(&mut self, item: ToCollect) {
         match item {
-            ToCollect::Buffer { part, full } => {
-                self.collect(part, full);
+            ToCollect::Buffer { part, full, drained } => {
+                self.collect(part, full, drained);
                 let Source { directory, returned, payloads, .. } = &self.sources[part];
                 payloads.finish(directory.pool(directory.pool_of(full.buffer)).instance);
                 returned.push(full.buffer);
@@ -239,7 +239,7 @@ impl<M: CopyMemory> Collector<M> {
         }
     }
 
-    fn collect(&mut self, part: usize, full: Full) {
+    fn collect(&mut self, part: usize, full: Full, drained: Instant) {
         let Source { subsystem, directory, .. } = &self.sources[part];
         let pool = directory.pool_of(full.buffer);
         let named = directory.pool(pool);
@@ -266,12 +266,19 @@ impl<M: CopyMemory> Collector<M> {
         };
         let mut bytes = std::mem::take(&mut self.bytes);
         let records = &mut bytes[..count as usize * layout.record_bytes];
-        self.collect_records(part, &full, count, records);
+        self.collect_records(part, &full, drained, count, records);
         self.bytes = bytes;
     }
 
     /// Copies the records of a buffer out, and the payloads that they have, and hands all of them on.
-    fn collect_records(&mut self, part: usize, full: &Full, count: u32, records: &mut [u8]) {
+    fn collect_records(
+        &mut self,
+        part: usize,
+        full: &Full,
+        drained: Instant,
+        count: u32,
+        records: &mut [u8],
+    ) {
         let Source { subsystem, directory, .. } = &self.sources[part];
         let pool = directory.pool_of(full.buffer);
         let named = directory.pool(pool);
@@ -286,7 +293,8 @@ impl<M: CopyMemory> Collector<M> {
             self.note(&text);
             return self.give_up_payloads(part, full);
         }
-        let meta = BufferMeta { subsystem: *subsystem, kind, instance, sequence: full.sequence, count };
+        let meta =
+            BufferMeta { subsystem: *subsystem, kind, instance, sequence: full.sequence, count, drained };
         let payloads = self.collect_payloads(part, &meta, records);
         let written = payloads.and_then(|payloads| {
             attempt(|| self.sink.buffer(&meta, records))?;

@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sluice_core::layout::extension::PoolStatus;
 use sluice_core::layout::{self, LaneOffsets, PoolKind};
@@ -30,7 +31,7 @@ const STASH: usize = offset_of!(PoolStatus, stash_ptr);
 /// What a collector is given; parts are numbered as in the plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ToCollect {
-    Buffer { part: usize, full: Full },
+    Buffer { part: usize, full: Full, drained: Instant },
     Freeze { part: usize, freeze: Freeze },
 }
 
@@ -49,7 +50,8 @@ impl Pipe<Full> for Outlet {
         let pool = self.directory.pool_of(full.buffer);
         self.payloads.hand(self.directory.pool(pool).instance);
         let pool = pool.0 as usize;
-        self.collectors[pool % self.collectors.len()].push(ToCollect::Buffer { part: self.part, full });
+        let buffer = ToCollect::Buffer { part: self.part, full, drained: Instant::now() };
+        self.collectors[pool % self.collectors.len()].push(buffer);
     }
 
     fn pop(&self) -> Option<Full> {

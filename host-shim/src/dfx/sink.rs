@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Instant;
 
 use sluice_core::gate::Gate;
 use sluice_core::layout::args_dump::Stage;
@@ -21,6 +22,8 @@ pub struct BufferMeta {
     pub sequence: u32,
     /// Records in it.
     pub count: u32,
+    /// When it was taken out of the ready ring.
+    pub drained: Instant,
 }
 
 impl fmt::Display for BufferMeta {

@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod csv;
+pub mod intervals;
 pub mod perfetto;
 pub mod proto;
 pub mod stall;

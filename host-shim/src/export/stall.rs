@@ -21,6 +21,7 @@ use std::io::{self, Read, Seek};
 use sluice_core::layout::swimlane::{AicoreTaskRecord, AicpuTaskRecord};
 use sluice_core::layout::{PoolKind, SubsystemId};
 
+use super::intervals::Intervals;
 use crate::capture::check::layout_of;
 use crate::capture::segment::Segment;
 use crate::capture::{Core, Items, Kind, Reader, WaitNote};
@@ -63,48 +64,11 @@ impl Late {
 #[derive(Debug, Default)]
 pub struct Stalls {
     lane_of_core: Vec<u32>,
-    lanes: BTreeMap<u32, Waits>,
+    lanes: BTreeMap<u32, Intervals>,
     /// By core and token: when the core ended a task that its lane may have seen late.
     own_ends: HashMap<(u32, u32), u64>,
     kept: usize,
     omitted: u64,
-}
-
-/// The waits of a lane: once [`put_in_order`](Waits::put_in_order), in order and apart from each other.
-#[derive(Debug, Default)]
-struct Waits(Vec<Interval>);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Interval {
-    begin: u64,
-    end: u64,
-    /// Cycles of all intervals before this one.
-    before: u64,
-}
-
-impl Waits {
-    fn put_in_order(&mut self) {
-        self.0.sort_by_key(|wait| wait.begin);
-        self.0.dedup_by(|next, wait| {
-            let touch = next.begin <= wait.end;
-            if touch {
-                wait.end = wait.end.max(next.end);
-            }
-            touch
-        });
-        let mut before = 0;
-        for wait in &mut self.0 {
-            wait.before = before;
-            before += wait.end - wait.begin;
-        }
-    }
-
-    /// Cycles that waits cover from 0 to `cycles`.
-    fn until(&self, cycles: u64) -> u64 {
-        let begun = self.0.partition_point(|wait| wait.begin < cycles);
-        let last = begun.checked_sub(1).and_then(|last| self.0.get(last));
-        last.map_or(0, |wait| wait.before + wait.end.min(cycles) - wait.begin)
-    }
 }
 
 impl Stalls {
@@ -119,7 +83,7 @@ impl Stalls {
                 waits.for_each(|wait| stalls.add(&wait));
             }
         }
-        stalls.lanes.values_mut().for_each(Waits::put_in_order);
+        stalls.lanes.values_mut().for_each(Intervals::put_in_order);
         if stalls.kept > 0 {
             stalls.find_own_ends(reader)?;
         }
@@ -143,8 +107,7 @@ impl Stalls {
         if self.kept == MOST {
             self.omitted += 1;
         } else if wait.begin_cycles < wait.end_cycles {
-            let interval = Interval { begin: wait.begin_cycles, end: wait.end_cycles, before: 0 };
-            self.lanes.entry(wait.lane).or_default().0.push(interval);
+            self.lanes.entry(wait.lane).or_default().push(wait.begin_cycles, wait.end_cycles);
             self.kept += 1;
         }
     }
@@ -152,7 +115,7 @@ impl Stalls {
     /// Cycles between `from` and `to` that the lane of `core` waited.
     fn covered(&self, core: u32, from: u64, to: u64) -> u64 {
         let lane = self.lane_of_core.get(core as usize).and_then(|lane| self.lanes.get(lane));
-        lane.map_or(0, |waits| waits.until(to).saturating_sub(waits.until(from)))
+        lane.map_or(0, |waits| waits.between(from, to))
     }
 
     /// Looks for the cores' own ends of tasks that may be late.

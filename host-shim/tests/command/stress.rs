@@ -147,6 +147,31 @@ fn records_of_a_subsystem_that_is_off_are_refused() {
 }
 
 #[test]
+fn the_buffers_of_a_plan_keep_the_gates_open_where_one_did_not() {
+    let load = ["--records", "60000", "--rate", "200000", "--pause-host", "60@60,60@180"];
+    let starved = Folder::new("starved");
+    let report = stress(&starved, &[&load[..], &["--buffers", "1"]].concat());
+    let freezes = |report: &Value| report["dfx"]["swimlane"]["freezes"]["fq"]["count"].as_u64().unwrap();
+    assert!(freezes(&report) >= 2, "{report}");
+    let planned = sluice(&["plan", "--json", starved.out()]);
+    assert_eq!(code(&planned), 0, "{}", text(&planned.stderr));
+    let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    let kind = &plan["kinds"][0];
+    assert_eq!((&kind["pool"], &kind["had"], &kind["pools"]), (&json!("aicpu_task"), &json!(1), &json!(5)));
+    let recommended = kind["recommended"].as_u64().unwrap();
+    // 60 ms of 40,000 records a second and pool are two buffers and a half.
+    assert!((3..60).contains(&recommended), "{plan}");
+    assert_eq!((&plan["freezes"], &plan["freezes_avoided"]), (&json!(freezes(&report)), &plan["freezes"]));
+    let page = sluice(&["plan", starved.out()]);
+    assert!(text(&page.stdout).ends_with(&format!("use: --buffers aicpu_task={recommended}\n")), "{page:?}");
+
+    let served = Folder::new("served");
+    let buffers = plan["buffers"].as_str().unwrap();
+    let report_then = stress(&served, &[&load[..], &["--buffers", buffers]].concat());
+    assert!(freezes(&report_then) < freezes(&report), "{report_then}");
+}
+
+#[test]
 fn signals_stop_the_workload_with_whole_artefacts() {
     for (name, status) in [("-INT", 130), ("-TERM", 143)] {
         let folder = Folder::new(&format!("signal{name}"));

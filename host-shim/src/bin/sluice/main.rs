@@ -7,6 +7,7 @@ mod interrupt;
 mod options;
 mod output;
 mod pack;
+mod plan;
 mod recording;
 mod report;
 mod run;
@@ -30,6 +31,7 @@ enum Command {
     Export(export::Args),
     Inspect(inspect::Args),
     Pack(pack::Args),
+    Plan(plan::Args),
     Report(report::Args),
     Run(run::Args),
     Stress(stress::Args),
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Pack(args) => pack::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Stress(args) => stress::run(&args),

@@ -1,6 +1,7 @@
 //! Options that several commands share, and what they stand for.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
@@ -148,6 +149,17 @@ impl Recording {
         };
         self.dfx.0.iter().map(extent).filter(|extent| extent.level > 0).collect()
     }
+}
+
+/// Buffers per pool of `config`, by name of the kind of pool.
+pub(crate) fn buffers_of(config: &DfxConfig) -> BTreeMap<String, u32> {
+    let mut buffers = BTreeMap::new();
+    for (subsystem, of_subsystem) in config.enabled() {
+        for array in layout::region(subsystem, config.shape).arrays() {
+            buffers.insert(array.name.to_owned(), of_subsystem.buffers.of(array.kind));
+        }
+    }
+    buffers
 }
 
 /// The capture that a path means: a file, or the one in the folder of a run.

@@ -20,7 +20,8 @@ use sluice_host::capture::payload::NO_LANE;
 use sluice_host::capture::reader::FileView;
 use sluice_host::capture::{
     BufferHeader, ClockPair, DevicePhaseNote, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
-    Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, WaitNote, Writer,
+    Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, TransitNote, WaitNote,
+    Writer,
 };
 use sluice_host::dfx::{self, Account, Accounts, BufferMeta, LanePhase, PayloadMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
@@ -34,6 +35,8 @@ use crate::interrupt::Interrupt;
 use crate::options::Recording;
 use crate::output;
 
+/// Times of buffers that are written at once.
+const TRANSITS: usize = 512;
 /// Readings of both clocks of which the best is kept.
 const CLOCK_READINGS: u32 = 32;
 
@@ -57,11 +60,17 @@ struct Collected {
     records: AtomicU64,
     buffers: Mutex<BTreeMap<Pool, u64>>,
     freezes: Mutex<BTreeMap<SubsystemId, Freezes>>,
+    /// Buffers that were written of late; they go into the capture many at once.
+    transits: Mutex<Vec<TransitNote>>,
     /// The longest of each phase over all lanes, ns.
     phases: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Collected {
+    fn transits(&self) -> MutexGuard<'_, Vec<TransitNote>> {
+        self.transits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn buffers(&self) -> MutexGuard<'_, BTreeMap<Pool, u64>> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +149,8 @@ impl Capture {
     /// Where a session's records go.
     pub(crate) fn sink(&self) -> Arc<dyn Sink> {
         let (writer, collected) = (Arc::clone(&self.writer), Arc::clone(&self.collected));
-        Arc::new(CaptureSink { writer: self.keeps.then_some(writer), collected, time: self.time })
+        let (writer, started) = (self.keeps.then_some(writer), self.started);
+        Arc::new(CaptureSink { writer, collected, started, time: self.time })
     }
 
     /// Length of the capture so far.
@@ -165,6 +175,10 @@ impl Capture {
         extents: &[Extent],
         report: &mut Report,
     ) -> Vec<PoolTotals> {
+        if self.keeps {
+            let transits = std::mem::take(&mut *self.collected.transits());
+            self.note(Artefacts::CAPTURE, self.writer.append_transits(&transits));
+        }
         report.phases_ns = self.collected.phases.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut totals = Vec::new();
         for (&subsystem, account) in accounts {
@@ -439,7 +453,21 @@ struct CaptureSink {
     /// None where nothing is kept.
     writer: Option<Arc<Writer>>,
     collected: Arc<Collected>,
+    started: Instant,
     time: DeviceTime,
+}
+
+impl CaptureSink {
+    fn note_transit(&self, writer: &Writer, transit: TransitNote) -> io::Result<()> {
+        let mut transits = self.collected.transits();
+        transits.push(transit);
+        if transits.len() < TRANSITS {
+            return Ok(());
+        }
+        let written = writer.append_transits(&transits);
+        transits.clear();
+        written
+    }
 }
 
 impl Sink for CaptureSink {
@@ -449,6 +477,12 @@ impl Sink for CaptureSink {
             let record_bytes = records.len().checked_div(meta.count as usize).unwrap_or(0);
             let header = BufferHeader::new(pool, meta.sequence, meta.count, record_bytes as u32);
             writer.append_buffer(&header, records)?;
+            let drained_ns = meta.drained.saturating_duration_since(self.started).as_nanos() as u64;
+            let transit = TransitNote::new(pool, meta.sequence, drained_ns, ns_since(self.started));
+            // The records are safe: without these times a plan lacks evidence, and nothing else.
+            if let Err(error) = self.note_transit(writer, transit) {
+                tracing::warn!("times of buffers not recorded: {error}");
+            }
         }
         *self.collected.buffers().entry(pool).or_default() += 1;
         self.collected.records.fetch_add(meta.count.into(), Ordering::Relaxed);

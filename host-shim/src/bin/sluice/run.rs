@@ -32,7 +32,7 @@ use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording, Transport, command_line};
+use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line};
 use crate::recording::{Capture, blank_report, recorded};
 
 /// How long a model may stay in use after its last execution.
@@ -142,7 +142,8 @@ fn execute<D: Device>(
     let config = args.recording.session(cores, capture.run())?;
     let event_group = config.as_ref().filter(|_| records(args, SubsystemId::Pmu));
     let event_group = event_group.map_or(0, |config| config.event_group);
-    capture.announce(&manifest(args, &held, device.name(), event_group))?;
+    let buffers = config.as_ref().map(buffers_of).unwrap_or_default();
+    capture.announce(&Manifest { buffers, ..manifest(args, &held, device.name(), event_group) })?;
     let session = config.map(|config| Session::start(&device, &heap, config, capture.sink())).transpose()?;
 
     let started_ns = capture.now_ns();
@@ -264,6 +265,7 @@ fn manifest(args: &Args, model: &Model, device: &str, event_group: u32) -> Manif
         recorded: recorded(&args.recording.extents()),
         has_scopes: records(args, SubsystemId::ScopeStats),
         cores: CoreIndex::all(tpbs).map(core).collect(),
+        ..Manifest::default()
     }
 }
 

@@ -20,7 +20,7 @@ use sluice_host::report::{self, Model, Report};
 use sluice_host::verify::{Extent, SequenceCheck};
 
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording, Transport, command_line};
+use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line};
 use crate::recording::{Capture, blank_report, recorded};
 
 /// Longest sleep between two looks at the lanes and at the time.
@@ -215,12 +215,14 @@ fn load<D: Device>(args: &Args, device: &Arc<D>, interrupt: &Interrupt) -> anyho
     let mut report = blank_report(&capture, &args.recording, device.name());
     report.model = Model { name: "stress".into(), ..Model::default() };
     let tpbs = device.map().registers.tpbs();
-    capture.announce(&manifest(args, tpbs, device.name()))?;
+    let cores = CoreIndex::all(tpbs).count() as u32;
+    let config = args.recording.session(cores, capture.run())?;
+    let buffers = config.as_ref().map(buffers_of).unwrap_or_default();
+    capture.announce(&Manifest { buffers, ..manifest(args, tpbs, device.name()) })?;
     let ram = device.map().ram;
     let heap = Heap::new(ram.base, ram.bytes);
-    let cores = CoreIndex::all(tpbs).count() as u32;
     let mut pools = Vec::new();
-    if let Some(config) = args.recording.session(cores, capture.run())? {
+    if let Some(config) = config {
         let boot = HostBoot::attach(device.memory(), device.map().boot)?;
         boot.set_workload(&args.workload())?;
         let started_ns = capture.now_ns();

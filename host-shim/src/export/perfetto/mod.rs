@@ -133,6 +133,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
             }
             Segment::Payload(..)
             | Segment::Manifest(_)
+            | Segment::Transits(_)
             | Segment::ClockPairs(_)
             | Segment::End(_)
             | Segment::Unknown(_) => {}
