@@ -137,6 +137,23 @@ fn without_a_capture_everything_is_counted_and_only_the_report_is_left() {
 }
 
 #[test]
+fn ten_standstills_with_one_buffer_per_pool_lose_and_double_nothing() {
+    let folder = Folder::new("standstills");
+    // Each begins when its share of the records is collected.
+    let pauses = ["20@3600000"; 10].join(",");
+    let args =
+        ["--records", "1000000", "--buffers", "1", "--no-capture", "--pause-all", "--pause-host", &pauses];
+    let report = stress(&folder, &args);
+    let swimlane = &report["dfx"]["swimlane"];
+    assert_eq!((&swimlane["collected"], &swimlane["dropped"]), (&json!(1_000_000), &json!(0)));
+    assert_eq!(report["sequences"], json!({"records": 1_000_000, "missing": 0, "repeated": 0}));
+    assert!(report["duration_ns"].as_u64().unwrap() >= 200_000_000, "every one was kept");
+    let waits = &swimlane["waits"];
+    let waited: u64 = ["rq", "fq"].iter().map(|gate| waits[gate]["total_ns"].as_u64().unwrap()).sum();
+    assert!(waited >= 150_000_000, "lanes waited in them: {waits}");
+}
+
+#[test]
 fn records_of_a_subsystem_that_is_off_are_refused() {
     let output = sluice(&["stress", "--subsystem", "pmu", "--dfx", "swimlane"]);
     assert_eq!(code(&output), 2);
