@@ -37,6 +37,8 @@ const FIGURES: &[(&str, Option<f64>)] = &[
     ("handover_1pool", Some(3.0)),
     ("handover_24pools", Some(1.5)),
     ("capture_to_file", Some(1.5)),
+    ("flat_records", Some(1.1)),
+    ("flat_pools", Some(1.5)),
     ("freeze_round_trip", Some(20.0)),
     ("freeze_round_trip_cold", None),
     ("distortion_all", None),

@@ -154,6 +154,28 @@ fn ten_standstills_with_one_buffer_per_pool_lose_and_double_nothing() {
 }
 
 #[test]
+fn ten_times_the_records_take_no_more_memory() {
+    let peak_bytes = |records: &str| {
+        let folder = Folder::new(&format!("memory-{records}"));
+        let args = ["stress", "--no-capture", "--records", records, "--out", folder.out()];
+        let mut child = command().args(args).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let status = format!("/proc/{}/status", child.id());
+        let mut most = 0_u64;
+        while child.try_wait().unwrap().is_none() {
+            let peak = std::fs::read_to_string(&status).unwrap_or_default();
+            let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:")).map(str::trim);
+            let peak = peak.and_then(|peak| peak.strip_suffix(" kB")).and_then(|peak| peak.parse().ok());
+            most = most.max(peak.unwrap_or(0));
+            std::thread::yield_now();
+        }
+        assert!(child.wait().unwrap().success());
+        most << 10
+    };
+    let (few, many) = (peak_bytes("1000000"), peak_bytes("10000000"));
+    assert!(few > 0 && many < few + (4 << 20), "{few} bytes for a million records, {many} for ten");
+}
+
+#[test]
 fn records_of_a_subsystem_that_is_off_are_refused() {
     let output = sluice(&["stress", "--subsystem", "pmu", "--dfx", "swimlane"]);
     assert_eq!(code(&output), 2);

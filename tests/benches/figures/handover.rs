@@ -74,7 +74,7 @@ fn task(number: u64) -> AicpuTaskRecord {
 
 /// Counts what it is given.
 #[derive(Default)]
-struct Counting(AtomicU64);
+pub(crate) struct Counting(AtomicU64);
 
 impl Sink for Counting {
     fn buffer(&self, meta: &BufferMeta, _records: &[u8]) -> io::Result<()> {
@@ -103,7 +103,7 @@ impl Sink for IntoCapture {
 }
 
 /// Records per second that reach `sink`.
-fn rate(cores: &Cores, pools: u32, records: u64, sink: Arc<dyn Sink>) -> anyhow::Result<f64> {
+pub(crate) fn rate(cores: &Cores, pools: u32, records: u64, sink: Arc<dyn Sink>) -> anyhow::Result<f64> {
     let [host, lane_core] = cores.two()?;
     let shape = shape(pools)?;
     let records = records / u64::from(pools) * u64::from(pools);

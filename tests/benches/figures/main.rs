@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `engine` | `append_32b`, `switch_uncontended` |
 //! | `handover` | `handover_1pool`, `handover_24pools`, `capture_to_file` |
+//! | `flatness` | `flat_records`, `flat_pools` |
 //! | `freeze` | `freeze_round_trip`, `freeze_round_trip_cold` |
 //! | `scope` | `distortion_all`, `distortion_lane` |
 //! | `names` | `name_lookup_64`, `name_lookup_512` |
@@ -24,6 +25,7 @@ mod bind;
 mod chained;
 mod cores;
 mod engine;
+mod flatness;
 mod freeze;
 mod handover;
 mod machine;
@@ -68,6 +70,8 @@ const BENCHES: &[Bench] = &[
     (&["handover_1pool"], handover::one_pool),
     (&["handover_24pools"], handover::pools),
     (&["capture_to_file"], handover::capture),
+    (&["flat_records"], flatness::records),
+    (&["flat_pools"], flatness::pools),
     (&["freeze_round_trip", "freeze_round_trip_cold"], freeze::round_trip),
     (&["distortion_all", "distortion_lane"], scope::distortion),
     (&["name_lookup_64"], names::lookup::<64>),
