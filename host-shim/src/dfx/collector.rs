@@ -15,6 +15,7 @@ use sluice_core::layout::{BufferLayout, Instance, Lane, PoolKind, Region, Subsys
 use sluice_core::mem::{CopyMemory, DevAddr, Fault, Word};
 
 use super::account::FreezeStats;
+use super::again::attempt;
 use super::arena::{ArenaPlace, PayloadsUnderWay, has_payload, records_of};
 use super::ledger::{BufferId, Directory};
 use super::pipe::WaitPipe;
@@ -30,8 +31,6 @@ const LOOK: Duration = Duration::from_millis(20);
 const HOT: Duration = Duration::from_micros(100);
 /// Longest sleep in a pause before the thread looks whether it is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(1);
-/// How often a copy is made, and its bytes are offered to a sink, before the records are given up.
-const ATTEMPTS: u32 = 3;
 /// Most bytes of a payload that are copied at once.
 const PIECE_BYTES: usize = 4 << 20;
 
@@ -427,18 +426,6 @@ fn said(full: &Full, layout: BufferLayout) -> Option<u64> {
 
 fn read<M: CopyMemory>(memory: &M, from: DevAddr, into: &mut [u8]) -> Result<(), Fault> {
     if into.is_empty() { Ok(()) } else { memory.read_bytes(from, into) }
-}
-
-/// Tries a few times; the last error if none succeeds.
-fn attempt<T, E>(mut once: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-    let mut result = once();
-    for _ in 1..ATTEMPTS {
-        if result.is_ok() {
-            break;
-        }
-        result = once();
-    }
-    result
 }
 
 struct TellIfPanicking<'a>(&'a Orders);
