@@ -10,10 +10,8 @@
 //! What an item takes is recorded before it is handed to its core, what it gives after it has finished, what it takes and
 //! gives both times. A view is gathered into a row of bytes. One that is larger than the arena is cut to half of it, and marked.
 
-use super::switch::Switch;
 use super::{
-    Append, AppendError, Arena, AttachError, Attachment, DropCause, Hooks, Lane, Pool, Records, Subsystem,
-    SwitchEnd,
+    Append, AppendError, Arena, AttachError, Attachment, DropCause, Lane, Pool, Records, Subsystem, SwitchEnd,
 };
 use crate::exec::DeviceRange;
 use crate::exec::tasks::{Arg, Binding, Item};
@@ -167,13 +165,10 @@ impl<M: CopyMemory> ArgsDumpRecorder<M> {
             let _: SwitchEnd = lane.drive(pool, lane.begin_switch(), env);
         }
         if !pool.hooks().has_room(bytes) {
-            let barrier = Switch::empty_arena(lane.limit_cycles(), pool.state().count > 0);
-            let _: SwitchEnd = lane.drive(pool, barrier, env);
-            // What was published is safe, and what is in the current buffer has nothing in the arena.
-            if !pool.hooks().is_acknowledged() || pool.state().count > 0 {
+            let _: SwitchEnd = lane.drive(pool, lane.begin_emptying(pool), env);
+            if !pool.try_next_lap() {
                 return lane.lose(pool, DropCause::HostGone);
             }
-            pool.hooks().next_lap();
         }
         if pool.room() == 0 { lane.lose(pool, DropCause::HostGone) } else { Ok(()) }
     }

@@ -373,7 +373,7 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         switch: &mut Switch,
         clock: &impl Clock,
     ) -> Progress {
-        if !pool.hooks().is_acknowledged() {
+        if !self.may_leave_arena(pool) {
             if !self.gates.is_shut(Gate::Free) {
                 self.raise(switch);
             }
@@ -385,6 +385,13 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
         }
         switch.next_stage(Stage::Claim);
         Progress::Moved
+    }
+
+    fn may_leave_arena<K: Records>(&self, pool: &mut Pool<M, K, S>) -> bool {
+        if !S::RULES.leave_on_acknowledgement {
+            return !self.gates.is_contended(Gate::Free) && !self.gates.is_shut(Gate::Free);
+        }
+        !S::RULES.reuse_after_acknowledgement || pool.hooks().is_acknowledged()
     }
 
     fn poll_behind_publication<K: Records>(

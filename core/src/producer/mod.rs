@@ -62,7 +62,7 @@ mod switch;
 pub mod tiny;
 mod wait_log;
 
-pub use arena::Arena;
+pub use arena::{Arena, ArenaState};
 pub use attachment::{AttachError, Attachment, answer, judge, reply};
 pub use control::{Control, ControlWords, RecordWindow, Span};
 pub use core_pool::{Admission, CorePool, CoreRecords, CoreState, Settlement, Turn};
@@ -164,6 +164,10 @@ pub struct Rules {
     pub open_at_stop: bool,
     /// A buffer is visible in its new place before it leaves the old one.
     pub ownership_order: bool,
+    /// A lane that waits for an acknowledgement leaves when it has come, whatever flags say.
+    pub leave_on_acknowledgement: bool,
+    /// The place of a payload is used again only once the payload is acknowledged.
+    pub reuse_after_acknowledgement: bool,
     /// A buffer that a core fills is published only when its last record was seen, or that of a later item.
     pub record_evidence: bool,
     /// A full buffer that a core fills is published even if no other waits to take its place.
@@ -187,6 +191,8 @@ impl Rules {
         release_epoch: true,
         attainable_limit: true,
         ownership_order: true,
+        leave_on_acknowledgement: true,
+        reuse_after_acknowledgement: true,
         record_evidence: true,
         publish_before_claim: true,
         complete_scan: true,

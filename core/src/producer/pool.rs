@@ -268,7 +268,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     }
 
     /// Slots that the current buffer still has.
-    pub(super) fn room(&self) -> u32 {
+    pub fn room(&self) -> u32 {
         if self.window.is_some() { K::LAYOUT.capacity - self.state.count } else { 0 }
     }
 

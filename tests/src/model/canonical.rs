@@ -10,6 +10,7 @@ use sluice_core::gate::GateSigns;
 use sluice_core::producer::{HostSigns, Latch, Patience};
 use sluice_host::dfx::keeper::Step;
 
+use super::arena::Payloads;
 use super::layout::{self, BUFFERS, LANES};
 use super::memory::Logged;
 use super::state::{HostProcess, Role, State};
@@ -38,6 +39,7 @@ pub(super) fn canonical(mut state: State) -> State {
     if state.lanes[0].items.known.token != 0 {
         turn_items(&mut state);
     }
+    turn_arena(&mut state);
     for lane in 0..LANES {
         // Turning rings and queues turns what a lane remembers of them, stale or not.
         forget_stale_signs(&mut state, lane);
@@ -236,6 +238,29 @@ fn turn_items(state: &mut State) {
     let lane = Rc::make_mut(&mut state.lanes[0]);
     lane.items.known.token = 1;
     lane.pool.sequence = u32::from(sequence(lane.pool.sequence as u8));
+}
+
+/// Of an arena's laps only the present one matters, and of its payloads those that are not known to be acknowledged.
+fn turn_arena(state: &mut State) {
+    let mut known = state.shared.slots[layout::COMPLETED as usize];
+    let is_completed = |logged: &Logged| logged.slot == layout::COMPLETED;
+    let logs = state.lanes.iter().flat_map(|lane| &lane.log).filter(|logged| is_completed(logged));
+    known = logs.filter_map(|logged| logged.loaded).fold(known, u8::min);
+    let Payloads { arena, lap, .. } = state.lanes[0].payloads;
+    let before = arena.granted - lap;
+    if known == 0 && before == 0 {
+        return;
+    }
+    state.shared.slots[layout::COMPLETED as usize] -= known;
+    for_each_log(state, |logged| {
+        if is_completed(logged) {
+            logged.loaded = logged.loaded.map(|completed| completed - known);
+        }
+    });
+    let arena = &mut Rc::make_mut(&mut state.lanes[0]).payloads.arena;
+    arena.cursor -= before;
+    arena.granted -= before;
+    arena.published -= u64::from(known);
 }
 
 /// Only whether the two counters differ matters.

@@ -262,6 +262,8 @@ fn check_of(what: &str) -> &'static str {
         "release"
     } else if what.starts_with("a signal") {
         "order"
+    } else if what.starts_with("arena") {
+        "arena"
     } else if what.starts_with("evidence") {
         "evidence"
     } else if what.starts_with("records") {

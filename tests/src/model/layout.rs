@@ -4,7 +4,10 @@
 //! Device addresses map to slots of one byte; addresses are kept as buffer number + 1. Words that decide nothing (kind, pool
 //! and sequence in an entry, upper halves, counters for reports) read 0 and are not part of the state.
 
+use std::mem::offset_of;
+
 use sluice_core::gate::ExtensionGateAddrs;
+use sluice_core::layout::args_dump::BufferState;
 use sluice_core::layout::{BufferLayout, GateOffsets, LaneOffsets, PoolOffsets};
 use sluice_core::mem::DevAddr;
 
@@ -15,12 +18,14 @@ pub type Slot = u8;
 pub const LANES: usize = 2;
 /// Most buffers.
 pub const BUFFERS: usize = 3;
-/// Most buffers that a core fills.
-pub const CORE_BUFFERS: usize = 2;
-/// Records that a core's buffer holds.
-pub const CORE_CAPACITY: u32 = 2;
+/// Most buffers of two records.
+pub const PAIR_BUFFERS: usize = 2;
+/// Records that these hold.
+pub const PAIR: u32 = 2;
 /// Tokens of items, from 1: more than there are items between one use of a slot and the next.
 pub const TOKENS: u32 = 8;
+/// Most places in an arena; a payload takes one.
+pub const ARENA_PLACES: u8 = 3;
 /// Entries of a ready ring.
 pub const READY_ENTRIES: u32 = 2;
 /// Slots of a free queue.
@@ -51,8 +56,11 @@ pub const DISPATCHED: Slot = STASH + 1;
 /// Token of the item that the core has finished last.
 pub const FINISHED: Slot = DISPATCHED + 1;
 const COUNTS: Slot = FINISHED + 1;
-const RECORDS: Slot = COUNTS + CORE_BUFFERS as Slot;
-const GIVEN: Slot = RECORDS + (CORE_BUFFERS * CORE_CAPACITY as usize) as Slot;
+const RECORDS: Slot = COUNTS + PAIR_BUFFERS as Slot;
+/// Payloads that are acknowledged.
+pub const COMPLETED: Slot = RECORDS + (PAIR_BUFFERS * PAIR as usize) as Slot;
+const ARENA: Slot = COMPLETED + 1;
+const GIVEN: Slot = ARENA + ARENA_PLACES;
 const TAKEN: Slot = GIVEN + BUFFERS as Slot;
 /// Pipe from drain to collector.
 pub const COLLECT: Slot = TAKEN + BUFFERS as Slot;
@@ -109,21 +117,26 @@ pub const fn queue_slot(pool: usize, counter: u8) -> Slot {
     queue_head(pool) + 3 + counter % FREE_SLOTS as u8
 }
 
-/// Records counted in a buffer that a core fills.
+/// Records counted in a buffer of two.
 pub const fn count(buffer: usize) -> Slot {
     COUNTS + buffer as Slot
 }
 
-/// Token in such a buffer's record `index`.
+/// What such a buffer's record `index` says: a token, or the place of a payload and one more.
 pub const fn record(buffer: usize, index: u8) -> Slot {
-    RECORDS + (buffer * CORE_CAPACITY as usize) as Slot + index
+    RECORDS + (buffer * PAIR as usize) as Slot + index
 }
 
 /// Slots that hold tokens.
-pub const TOKEN_SLOTS: [std::ops::Range<Slot>; 2] = [DISPATCHED..COUNTS, RECORDS..GIVEN];
+pub const TOKEN_SLOTS: [std::ops::Range<Slot>; 2] = [DISPATCHED..COUNTS, RECORDS..COMPLETED];
 
-/// Whether a slot is part of the state only where a core writes the records.
-pub const fn is_of_core(slot: Slot) -> bool {
+/// Whether a place of the arena holds a payload that is not copied yet.
+pub const fn arena_place(place: u8) -> Slot {
+    ARENA + place
+}
+
+/// Whether a slot is part of the state only where records are.
+pub const fn is_of_records(slot: Slot) -> bool {
     slot >= CORE && slot < GIVEN
 }
 
@@ -138,12 +151,17 @@ pub enum Meaning {
     RingTail(usize),
     /// A buffer to the host.
     RingHead(usize),
+    /// A payload into a place.
+    Arena(u8),
     /// Nothing.
     Other,
 }
 
 /// What a store to `slot` moves.
 pub const fn meaning(slot: Slot) -> Meaning {
+    if slot >= ARENA && slot < GIVEN {
+        return Meaning::Arena(slot - ARENA);
+    }
     let mut lane = 0;
     while lane < LANES {
         if slot == queue_tail(lane) {
@@ -170,6 +188,12 @@ const EXTENSION_AT: u64 = 2 * STRIDE;
 const RINGS_AT: u64 = 4 * STRIDE;
 const POOLS_AT: u64 = 8 * STRIDE;
 const STATUS_AT: u64 = 12 * STRIDE;
+/// The first pool's words for its arena.
+pub const ARENA_WORDS_AT: u64 = 13 * STRIDE;
+/// Bytes of the arena, a number that differs from world to world.
+pub const ARENA_BYTES_AT: u64 = ARENA_WORDS_AT + offset_of!(BufferState, arena_size) as u64;
+/// The arena.
+pub const ARENA_AT: u64 = 14 * STRIDE;
 const BUFFERS_AT: u64 = 16 * STRIDE;
 const ENTRY_BYTES: u64 = 32;
 
@@ -216,14 +240,9 @@ pub const fn pool_offsets(pool: usize) -> PoolOffsets {
 pub const BUFFER: BufferLayout =
     BufferLayout { bytes: 64, count: 32, records: 0, record_bytes: 32, capacity: 1 };
 
-/// A buffer that a core fills.
-pub const CORE_BUFFER: BufferLayout = BufferLayout {
-    bytes: 128,
-    count: 64,
-    records: 0,
-    record_bytes: RECORD_BYTES as usize,
-    capacity: CORE_CAPACITY,
-};
+/// A buffer of two records.
+pub const PAIR_BUFFER: BufferLayout =
+    BufferLayout { bytes: 128, count: 64, records: 0, record_bytes: RECORD_BYTES as usize, capacity: PAIR };
 const RECORD_BYTES: u64 = 32;
 /// Where in a core's record its token stands.
 pub const TOKEN_AT: u64 = 12;
@@ -235,11 +254,11 @@ pub const fn status(word: u64) -> DevAddr {
     DevAddr(STATUS_AT + word * 4)
 }
 
-/// Words of a core's buffer that are part of the state, by their offset in it.
-pub fn words_of_core(buffer: usize) -> impl Iterator<Item = (u64, Slot)> {
-    let records = (0..CORE_CAPACITY as u8)
-        .map(move |index| (u64::from(index) * RECORD_BYTES + TOKEN_AT, record(buffer, index)));
-    records.chain([(CORE_BUFFER.count as u64, count(buffer))]).filter(move |_| buffer < CORE_BUFFERS)
+/// Words of such a buffer that are part of the state, by their offset in it.
+pub fn words_of_pair(buffer: usize) -> impl Iterator<Item = (u64, Slot)> {
+    let records =
+        (0..PAIR as u8).map(move |index| (u64::from(index) * RECORD_BYTES + TOKEN_AT, record(buffer, index)));
+    records.chain([(PAIR_BUFFER.count as u64, count(buffer))]).filter(move |_| buffer < PAIR_BUFFERS)
 }
 
 /// Address of a buffer.
@@ -287,7 +306,8 @@ pub fn tracked(at: u64) -> Option<Slot> {
             }
         }
         12 if offset == 0 => Some(STASH),
-        page @ (16 | 17) if offset < CORE_BUFFER.count as u64 => {
+        13 => (offset == offset_of!(BufferState, completed_payload_count) as u64).then_some(COMPLETED),
+        page @ (16 | 17) if offset < PAIR_BUFFER.count as u64 => {
             let is_evidence = matches!(offset % RECORD_BYTES, TOKEN_AT | END_AT);
             is_evidence.then(|| record((page - 16) as usize, (offset / RECORD_BYTES) as u8))
         }
@@ -331,11 +351,13 @@ pub fn decode(slot: Slot, byte: u8) -> u32 {
     }
 }
 
-/// What a word reads that is not part of the state: the pool in a ring's entry, which is always the lane's own; else 0.
+/// What a word reads that is not part of the state: the pool in a ring's entry, which is always the lane's own; where the
+/// arena lies; else 0.
 pub fn constant(at: u64) -> u32 {
     let offset = at % STRIDE;
     match at / STRIDE {
         page @ (4 | 5) if offset >= 64 && offset.is_multiple_of(ENTRY_BYTES) => (page - 4) as u32,
+        13 if offset == offset_of!(BufferState, arena_base) as u64 => ARENA_AT as u32,
         _ => 0,
     }
 }

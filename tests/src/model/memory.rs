@@ -96,7 +96,8 @@ struct Inner {
     grain: Grain,
     tails_are_private: bool,
     may_repeat: bool,
-    has_core: bool,
+    tracks_records: bool,
+    arena_places: u8,
     actor: Actor,
     late: bool,
     clock_matters: bool,
@@ -148,7 +149,8 @@ impl ModelMemory {
                 grain,
                 tails_are_private,
                 may_repeat: false,
-                has_core: false,
+                tracks_records: false,
+                arena_places: 0,
                 actor: Actor::Host,
                 late: false,
                 clock_matters: false,
@@ -205,9 +207,10 @@ impl ModelMemory {
         self.inner.borrow_mut().may_repeat = true;
     }
 
-    /// Has the words in which a lane and a core that writes its records meet be part of the state.
-    pub fn add_core(&self) {
-        self.inner.borrow_mut().has_core = true;
+    /// Has records, and the words that come with them, be part of the state, and an arena of so many places.
+    pub fn track_records(&self, arena_places: u8) {
+        let mut inner = self.inner.borrow_mut();
+        (inner.tracks_records, inner.arena_places) = (true, arena_places);
     }
 
     /// Has one access of the step over the transport fail.
@@ -304,7 +307,10 @@ impl Inner {
                 let buffer = self.shared.slots[layout::ring_entry(lane, old) as usize];
                 self.hand_over(buffer, Owner::Ring, Owner::Host, "drain");
             }
-            layout::Meaning::Other => {}
+            layout::Meaning::Arena(place) if old != 0 => {
+                self.violate(format!("arena: place {place} is written over before it is copied"));
+            }
+            layout::Meaning::Arena(_) | layout::Meaning::Other => {}
         }
     }
 
@@ -321,9 +327,9 @@ impl Inner {
         }
     }
 
-    /// What a core has written must be there when its buffer is published.
+    /// What a buffer counts must be there when it is published.
     fn look_for_evidence(&mut self, buffer: u8) {
-        if !self.has_core {
+        if !self.tracks_records {
             return;
         }
         let buffer = usize::from(buffer) - 1;
@@ -347,30 +353,32 @@ impl Inner {
     }
 }
 
-/// A word: tracked, or one that plays no part and reads 0.
+/// A word: tracked, or one that plays no part and never changes.
 #[derive(Clone, Debug)]
 pub struct ModelWord {
     memory: ModelMemory,
     slot: Option<Slot>,
+    /// What it reads where it is not part of the state.
+    constant: u32,
 }
 
 impl ModelWord {
     /// The word in `slot`.
     pub fn at(memory: &ModelMemory, slot: Slot) -> Self {
-        Self { memory: memory.clone(), slot: Some(slot) }
+        Self { memory: memory.clone(), slot: Some(slot), constant: 0 }
     }
 }
 
 impl Word for ModelWord {
     fn load_relaxed(&self) -> u32 {
-        let Some(slot) = self.slot else { return 0 };
+        let Some(slot) = self.slot else { return self.constant };
         let is_visible = matches!(layout::meaning(slot), layout::Meaning::QueueTail(_))
             && !self.memory.inner.borrow().tails_are_private;
         self.memory.load(slot, is_visible)
     }
 
     fn load_acquire(&self) -> u32 {
-        self.slot.map_or(0, |slot| self.memory.load(slot, !layout::is_race_free(slot)))
+        self.slot.map_or(self.constant, |slot| self.memory.load(slot, !layout::is_race_free(slot)))
     }
 
     fn store_relaxed(&self, value: u32) {
@@ -446,8 +454,8 @@ impl ModelWindow {
 impl Window for ModelWindow {
     fn write(&mut self, offset: u32, bytes: &[u8]) -> bool {
         self.check_owner();
-        if self.memory.inner.borrow().has_core {
-            for (at, slot) in layout::words_of_core(self.buffer) {
+        if self.memory.inner.borrow().tracks_records {
+            for (at, slot) in layout::words_of_pair(self.buffer) {
                 let byte = at.checked_sub(u64::from(offset)).and_then(|at| bytes.get(at as usize));
                 byte.into_iter().for_each(|&byte| self.memory.store(slot, byte.into(), false));
             }
@@ -466,9 +474,11 @@ impl Memory for ModelMemory {
     type Window = ModelWindow;
 
     fn word(&self, at: DevAddr) -> Result<ModelWord, Fault> {
-        let has_core = self.inner.borrow().has_core;
-        let slot = layout::tracked(at.0).filter(|&slot| has_core || !layout::is_of_core(slot));
-        Ok(ModelWord { memory: self.clone(), slot })
+        let Inner { tracks_records, arena_places, .. } = *self.inner.borrow();
+        let constant =
+            if at.0 == layout::ARENA_BYTES_AT { arena_places.into() } else { layout::constant(at.0) };
+        let slot = layout::tracked(at.0).filter(|&slot| tracks_records || !layout::is_of_records(slot));
+        Ok(ModelWord { memory: self.clone(), slot, constant })
     }
 
     fn words(&self, at: DevAddr, count: u32) -> Result<ModelWords, Fault> {

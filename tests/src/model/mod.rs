@@ -1,5 +1,6 @@
 //! Exhaustive exploration of the shipped protocol code.
 
+pub mod arena;
 mod canonical;
 mod checks;
 pub mod explore;

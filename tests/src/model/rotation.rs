@@ -18,7 +18,7 @@ use sluice_core::producer::{
     Switch, Turn,
 };
 
-use super::layout::{self, CORE_CAPACITY, TOKENS};
+use super::layout::{self, PAIR, TOKENS};
 use super::memory::{Actor, ModelMemory, ModelWord, Owner, Stepped};
 use super::state::{HostProcess, LaneProcess, Process, State, Step};
 use super::world::{World, forget_accounts, forget_accounts_of_lane};
@@ -30,7 +30,7 @@ pub struct CoreRecord;
 impl Records for CoreRecord {
     type Record = [u8; 32];
     type Hooks<M: Memory> = ();
-    const LAYOUT: BufferLayout = layout::CORE_BUFFER;
+    const LAYOUT: BufferLayout = layout::PAIR_BUFFER;
     const KIND: PoolKind = PoolKind::SOLE;
     const BY_CORE: bool = true;
 }
@@ -130,6 +130,7 @@ impl<S: Subsystem> World<S> {
                 switch: switch.map(Switch::waiting_since_zero),
                 items: Items { known: forget_time(pool.state()), phase },
                 log,
+                ..here.clone()
             }
         } else {
             LaneProcess { log, ..here.clone() }
@@ -158,7 +159,7 @@ impl<S: Subsystem> World<S> {
                     next.core = Core { known: Some(sequence), buffer, ..Core::default() };
                 }
                 let Core { buffer, taken: slot, .. } = next.core;
-                if buffer == 0 || u32::from(slot) >= CORE_CAPACITY {
+                if buffer == 0 || u32::from(slot) >= PAIR {
                     violation = Some("records: the core finds no slot".into());
                 }
                 next.core.taken += 1;

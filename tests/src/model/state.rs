@@ -7,6 +7,7 @@ use sluice_host::dfx::attach::AttachState;
 use sluice_host::dfx::drain::DrainState;
 use sluice_host::dfx::keeper::{GateScope, KeeperState};
 
+use super::arena::Payloads;
 use super::layout::LANES;
 use super::memory::{Grain, Logged, Shared};
 use super::rotation::{Core, Items};
@@ -28,6 +29,8 @@ pub struct Config {
     pub lanes: usize,
     /// Whether a core writes the records of the first lane, the only one then.
     pub core: bool,
+    /// Places of the arena in which the records of the first lane, the only one then, have payloads; 0 without.
+    pub arena_places: u8,
     /// Whether the host may leave in good order.
     pub stop: bool,
     /// Whether one access of the host over the transport may fail, made or not. Only by polls.
@@ -48,6 +51,8 @@ pub enum Collecting {
     InOrder,
     /// Returns it before it copies it.
     ReturnedFirst,
+    /// Acknowledges its payloads before it copies them.
+    AcknowledgedFirst,
     /// Does not return one that could not be copied.
     KeptOnFailure,
 }
@@ -63,7 +68,7 @@ pub struct Past {
     pub stopping: bool,
     /// By lane: its ring was seen empty in the present freeze.
     pub drained: u8,
-    /// The buffer that was returned and is being copied, and one more.
+    /// The buffer that was returned or acknowledged and is being copied, and one more.
     pub copying: u8,
     /// Token of the last record of a core that was copied.
     pub delivered: u8,
@@ -80,6 +85,8 @@ pub struct LaneProcess {
     pub switch: Option<Switch>,
     /// What it has given to a core.
     pub items: Items,
+    /// What it has put into its arena.
+    pub payloads: Payloads,
     /// Accesses of the unfinished poll.
     pub log: Vec<Logged>,
 }

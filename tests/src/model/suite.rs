@@ -44,6 +44,8 @@ without! {
     ScanWithoutCurrent: complete_scan;
     PublishedUnseen: record_evidence;
     ClaimedFirst: publish_before_claim;
+    LeftOnFlags: leave_on_acknowledgement;
+    ReusedEarly: reuse_after_acknowledgement;
 }
 
 /// More states than any of the explorations has.
@@ -59,6 +61,7 @@ const fn config(first: usize, crash: bool) -> Config {
         lanes: LANES,
         signals_only: false,
         core: false,
+        arena_places: 0,
         stop: false,
         faults: false,
         watch_rings: false,
@@ -85,6 +88,11 @@ const fn collecting(collector: Collecting) -> Config {
 /// One lane and its core.
 const fn core(buffers: usize, crash: bool) -> Config {
     Config { core: true, buffers: [buffers, 0], ..alone(config(1, crash)) }
+}
+
+/// One lane with an arena.
+const fn arena(arena_places: u8, buffers: usize) -> Config {
+    Config { arena_places, buffers: [buffers, 0], ..alone(config(1, false)) }
 }
 
 const fn signals_only(config: Config) -> Config {
@@ -125,7 +133,7 @@ macro_rules! explorations {
 }
 
 /// All explorations of the protocol as it ships.
-pub const EXPLORATIONS: [Exploration; 18] = explorations! {
+pub const EXPLORATIONS: [Exploration; 22] = explorations! {
     "pools (1,1)", false: config(1, false);
     "pools (1,1), gate scope lane", false: Config { scope: GateScope::Lane, ..config(1, false) };
     "pools (1,1), signals only", false: signals_only(config(1, false));
@@ -140,6 +148,10 @@ pub const EXPLORATIONS: [Exploration; 18] = explorations! {
     "a core with one buffer", false: core(1, false);
     "a core with two buffers", false: core(2, false);
     "a core with two buffers, crash", false: core(2, true);
+    "an arena of 3, one buffer", false: arena(3, 1);
+    "an arena of 1, two buffers", false: arena(1, 2);
+    "an arena of 2, two buffers", false: arena(2, 2);
+    "an arena of 3, two buffers", false: arena(3, 2);
     "pools (2,1)", true: config(2, false);
     "pools (1,1), crash", true: config(1, true);
 };
@@ -161,7 +173,7 @@ impl Mutant {
 }
 
 /// Every rule left out once.
-pub const MUTANTS: [Mutant; 18] = [
+pub const MUTANTS: [Mutant; 21] = [
     Mutant {
         rule: "P1",
         omission: "only a lane whose queue is of no use to it parks",
@@ -217,6 +229,21 @@ pub const MUTANTS: [Mutant; 18] = [
         rule: "P11",
         omission: "an attaching host looks at the queues only",
         run: || explore::<ScanWithoutCurrent>(alone(config(1, true)), LIMIT),
+    },
+    Mutant {
+        rule: "P12",
+        omission: "a lane that waits for an acknowledgement leaves on flags",
+        run: || explore::<LeftOnFlags>(arena(2, 2), LIMIT),
+    },
+    Mutant {
+        rule: "P12",
+        omission: "an arena is used again before what is in it is acknowledged",
+        run: || explore::<ReusedEarly>(arena(2, 2), LIMIT),
+    },
+    Mutant {
+        rule: "P12",
+        omission: "payloads are acknowledged before they are copied",
+        run: || explore::<Shipped>(Config { collector: Collecting::AcknowledgedFirst, ..arena(2, 2) }, LIMIT),
     },
     Mutant {
         rule: "P13",

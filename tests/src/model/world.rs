@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use sluice_core::gate::Gates;
 use sluice_core::layout::extension::DROP_CAUSES;
-use sluice_core::layout::{BufferLayout, Instance, PoolKind};
+use sluice_core::layout::{BufferLayout, Instance, PoolKind, PoolOffsets};
 use sluice_core::mem::{DevAddr, LongOwn, Memory, Own, OwnCount, Word};
 use sluice_core::producer::{
     Append, CorePool, CountWords, Lane, LaneState, Pool, PoolSetup, PoolState, Progress, ReadyRing, Records,
@@ -24,6 +24,7 @@ use sluice_host::dfx::ledger::{BufferId, Directory, GivenSide, PoolId, TakenSide
 use sluice_host::dfx::release::Unconditional;
 use sluice_host::dfx::{FreeQueueFeed, Full, GateControl, HeldWords, Pipe, RingDrain, RingWatch};
 
+use super::arena::{self, PayloadRecord, Payloads};
 use super::checks::{copy_of, is_frozen, note_delivery, note_empty_rings, passes_shut_gate, takes_early};
 use super::layout::{self, BUFFERS, LANES};
 use super::memory::{Actor, Grain, ModelMemory, ModelPipe, ModelWord, Owner, PlannedFault, Shared, Stepped};
@@ -42,6 +43,7 @@ impl Records for OneRecord {
 }
 
 type LaneObjects<S> = (Lane<ModelMemory, S>, Pool<ModelMemory, OneRecord, S>);
+type ArenaObjects<S> = (Lane<ModelMemory, S>, Pool<ModelMemory, PayloadRecord, S>);
 type CoreObjects<S> = (Lane<ModelMemory, S>, CorePool<ModelMemory, CoreRecord, S>);
 
 /// The shipped objects, into which states are put and from which they are taken.
@@ -51,6 +53,8 @@ pub struct World<S: Subsystem> {
     lanes: [LaneObjects<S>; LANES],
     /// The first lane again, where a core writes its records.
     pub(super) core: Option<CoreObjects<S>>,
+    /// The first lane again, where its records have payloads.
+    pub(super) arena: Option<ArenaObjects<S>>,
     drain: Drain<ModelMemory, ModelWord>,
     keeper: Keeper<ModelMemory, ModelWord>,
     attach: Attach,
@@ -77,8 +81,8 @@ impl<S: Subsystem> World<S> {
         if config.faults {
             memory.allow_repetition();
         }
-        if config.core {
-            memory.add_core();
+        if config.core || config.arena_places > 0 {
+            memory.track_records(config.arena_places);
         }
         let mut next = 0;
         let directory = Arc::new(Directory::new((0..LANES).map(|pool| {
@@ -97,6 +101,12 @@ impl<S: Subsystem> World<S> {
         let core = config.core.then(|| {
             let pool = Pool::attach(&memory, &pool_setup(0), Some(status_words(&memory)));
             (attach_lane(&memory, 0), CorePool::new(&memory, pool.expect("mapped"), u64::MAX))
+        });
+        let arena = (config.arena_places > 0).then(|| {
+            let setup = pool_setup(0);
+            let offsets = PoolOffsets { base: layout::ARENA_WORDS_AT as usize, ..setup.offsets };
+            let pool = Pool::attach(&memory, &PoolSetup { offsets, ..setup }, None);
+            (attach_lane(&memory, 0), pool.expect("mapped"))
         });
         let queue = |pool| {
             FreeQueueFeed::attach(
@@ -152,6 +162,7 @@ impl<S: Subsystem> World<S> {
             config,
             lanes,
             core,
+            arena,
             drain,
             keeper,
             attach: Attach::new(Arc::clone(&directory), S::RULES),
@@ -170,7 +181,8 @@ impl<S: Subsystem> World<S> {
     }
 
     /// Before anything has happened: the host has every buffer, the lanes have asked for none.
-    pub fn initial(&self) -> State {
+    pub fn initial(&mut self) -> State {
+        let arena = self.arena.as_mut().map(|(_, pool)| pool.hooks().state());
         let lane = |index: usize| {
             let pool = forget_accounts(self.lanes[index].1.state());
             Rc::new(LaneProcess {
@@ -178,6 +190,11 @@ impl<S: Subsystem> World<S> {
                 lane: LaneState::default(),
                 switch: None,
                 items: Items::default(),
+                payloads: Payloads {
+                    arena: arena.unwrap_or_default(),
+                    lap: self.config.arena_places.into(),
+                    ..Payloads::default()
+                },
                 log: Vec::new(),
             })
         };
@@ -195,17 +212,7 @@ impl<S: Subsystem> World<S> {
 
     /// All steps that `process` can make from `state`.
     pub fn steps(&mut self, state: &State, process: Process, into: &mut Vec<Step>) {
-        let mut is_late = false;
         match process {
-            Process::Lane0 if self.config.core => {
-                into.extend(self.item_step(state, false).map(|(step, late_was_used)| {
-                    is_late = late_was_used;
-                    step
-                }));
-                if is_late {
-                    into.extend(self.item_step(state, true).map(|(step, _)| step));
-                }
-            }
             Process::Lane0 => self.lane_steps(state, 0, into),
             Process::Lane1 => self.lane_steps(state, 1, into),
             Process::Drain => self.with_faults(state, into, Self::drain_step),
@@ -254,11 +261,18 @@ impl<S: Subsystem> World<S> {
         if index >= self.config.lanes || (is_over && state.lanes[index].switch.is_none()) {
             return;
         }
-        let first = self.lane_step(state, index, false);
-        let late_was_used = first.1;
-        into.push(first.0);
+        let Some((step, late_was_used)) = self.step_of_lane(state, index, false) else { return };
+        into.push(step);
         if late_was_used {
-            into.push(self.lane_step(state, index, true).0);
+            into.extend(self.step_of_lane(state, index, true).map(|(step, _)| step));
+        }
+    }
+
+    fn step_of_lane(&mut self, state: &State, index: usize, late: bool) -> Option<(Step, bool)> {
+        match index {
+            0 if self.config.core => self.item_step(state, late),
+            0 if self.config.arena_places > 0 => self.payload_step(state, late),
+            _ => Some(self.lane_step(state, index, late)),
         }
     }
 
@@ -300,8 +314,8 @@ impl<S: Subsystem> World<S> {
                 pool: forget_accounts(pool.state()),
                 lane: forget_accounts_of_lane(lane.state()),
                 switch: switch.map(Switch::waiting_since_zero),
-                items: here.items,
                 log,
+                ..here.clone()
             }
         } else {
             LaneProcess { log, ..here.clone() }
@@ -356,9 +370,7 @@ impl<S: Subsystem> World<S> {
             return;
         }
         if let Some(buffer) = state.past.copying.checked_sub(1) {
-            let violation = copy_of(&state.shared, BufferId(buffer.into()));
-            let past = Past { copying: 0, ..state.past };
-            into.push(self.host_step(Process::Collector, State { past, ..state.clone() }, violation));
+            into.push(self.late_copy(state, BufferId(buffer.into())));
             return;
         }
         into.extend(self.collector_step(state, true));
@@ -367,16 +379,32 @@ impl<S: Subsystem> World<S> {
         }
     }
 
+    /// Copies a buffer that was given up, or acknowledged, before.
+    fn late_copy(&mut self, state: &State, buffer: BufferId) -> Step {
+        let past = Past { copying: 0, ..state.past };
+        let mut next = State { past, ..state.clone() };
+        let violation = if self.config.collector == Collecting::AcknowledgedFirst {
+            self.memory.begin(state.shared, &[], Actor::Host, false, false);
+            Pipe::<BufferId>::push(&self.returned, buffer);
+            next.shared = self.memory.end().shared;
+            arena::copy(&mut next, buffer.0 as usize)
+        } else {
+            copy_of(&state.shared, buffer)
+        };
+        self.host_step(Process::Collector, next, violation)
+    }
+
     /// Takes a buffer, copies it, returns it: one step, for between taking and returning it only the collector knows of it.
     fn collector_step(&mut self, state: &State, is_returned: bool) -> Option<Step> {
         self.memory.begin(state.shared, &[], Actor::Host, false, false);
         let Full { buffer, .. } = Pipe::<Full>::pop(&self.collect)?;
-        if is_returned {
+        let is_acknowledged_first = self.config.collector == Collecting::AcknowledgedFirst;
+        if is_returned && !is_acknowledged_first {
             Pipe::<BufferId>::push(&self.returned, buffer);
         }
         let Stepped { shared, mut violation, .. } = self.memory.end();
         let mut past = state.past;
-        if self.config.collector == Collecting::ReturnedFirst {
+        if self.config.collector == Collecting::ReturnedFirst || is_acknowledged_first {
             past.copying = buffer.0 as u8 + 1;
         } else {
             violation = violation.or_else(|| copy_of(&state.shared, buffer));
@@ -384,6 +412,12 @@ impl<S: Subsystem> World<S> {
         let mut next = State { shared, past, ..state.clone() };
         if self.config.core {
             violation = violation.or_else(|| note_delivery(&mut next, buffer));
+        }
+        if self.config.arena_places > 0 {
+            if !is_acknowledged_first {
+                violation = violation.or_else(|| arena::copy(&mut next, buffer.0 as usize));
+            }
+            arena::acknowledge(&mut next, buffer.0 as usize);
         }
         Some(self.host_step(Process::Collector, next, violation))
     }
@@ -551,6 +585,7 @@ impl<S: Subsystem> World<S> {
             let is_known = keeper.state.spare.iter().any(|spare| spare.contains(&buffer))
                 || drain.state.unsettled.contains(&buffer)
                 || matches!(drain.state.judged, Some((_, Drained::Buffer(full))) if full.buffer == buffer)
+                || usize::from(step.state.past.copying) == buffer.0 as usize + 1
                 || in_pipe(layout::COLLECT)
                 || in_pipe(layout::RETURNED);
             if !is_known {
