@@ -5,6 +5,7 @@
 //! | `boot` | what the host hands to the firmware once, and profiling switched on and off |
 //! | `channel` | notification queues, both sides |
 //! | `instruction` | programs of an engine |
+//! | `link` | bells, clock and faults between a host and a device of its own |
 //! | `notification` | records that say what an engine did |
 //! | `place` | where something runs and where a device keeps its parts |
 //! | `request` | what the sequencer is asked to run |
@@ -16,6 +17,7 @@
 mod boot;
 mod channel;
 mod instruction;
+pub mod link;
 mod notification;
 mod place;
 mod request;
