@@ -122,8 +122,14 @@ fn bare_metal(builder: &Builder, target: Target) -> Command {
     let prebuilt = *builder == Builder::Prebuilt;
     let mut command = builder.cargo(if prebuilt { "clippy" } else { "check" }, target);
     command.args(["--package", "sluice-core", "--package", "sluice-aicpu-fw"]);
-    if target == Target::Thumbv7m {
-        command.args(["--package", "sluice-target-tests", "--features", "sluice-target-tests/image"]);
+    match target {
+        Target::Thumbv7m => {
+            command.args(["--package", "sluice-target-tests", "--features", "sluice-target-tests/image"]);
+        }
+        Target::Aarch64 => {
+            command.args(["--features", "sluice-aicpu-fw/virt"]);
+        }
+        Target::Thumbv8m => {}
     }
     if prebuilt {
         command.args(["--", "--deny", "warnings"])

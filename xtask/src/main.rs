@@ -10,6 +10,7 @@ use clap::Parser;
 mod bench;
 mod components;
 mod fmt;
+mod image;
 mod layout;
 mod lint;
 mod lints;

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use crate::components::{self, Component};
 use crate::toolchain::Target;
-use crate::workspace;
+use crate::{image, workspace};
 
 /// Loads a model, executes it while everything is recorded, and writes report, capture and trace.
 ///
-/// All arguments go to `sluice run`; `--out` defaults to `target/sluice/latest`.
+/// All arguments go to `sluice run`; `--out` defaults to `target/sluice/latest`, and `--firmware` to an image that is built first.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
@@ -25,6 +25,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     command.args(["run", "--release", "--package", "sluice-host", "--bin", "sluice", "--", "run"]);
     if option(&args.forwarded, "--out").is_none() {
         command.arg("--out").arg(workspace::artefact("latest"));
+    }
+    if device == "qemu-aarch64" && option(&args.forwarded, "--firmware").is_none() {
+        command.arg("--firmware").arg(image::build(&image::VIRT)?);
     }
     command.args(&args.forwarded);
     Err(workspace::exec(command))

@@ -17,9 +17,13 @@
 pub(crate) mod claim;
 pub mod copy;
 pub mod heap;
+#[cfg(any(feature = "sim", feature = "qemu"))]
+mod mapping;
 pub(crate) mod process;
-#[cfg(feature = "sim")]
+#[cfg(any(feature = "sim", feature = "qemu"))]
 mod progress;
+#[cfg(feature = "qemu")]
+pub mod qemu;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod unmapped;

@@ -296,8 +296,8 @@ fn refusals_come_before_the_run_and_say_why() {
     let proc = refused(&["--out", "/proc/self"]);
     assert!(proc.starts_with("sluice: cannot write to output folder /proc/self: "), "{proc}");
     assert!(
-        refused(&["--device", "qemu-aarch64"])
-            .contains("this build has no device `qemu-aarch64`, only `sim`")
+        refused(&["--device", "card"])
+            .contains("this build has no device `card`, only `sim` and `qemu-aarch64`")
     );
     assert!(refused(&["--dfx", "lanes"]).contains("`lanes`: unknown subsystem"));
     let levels = refused(&["--level", "args_dump=most"]);

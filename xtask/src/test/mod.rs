@@ -48,7 +48,7 @@ const STEPS: &[Step] = &[
     Step { name: "trace", needs: &[], optional: false, run: trace },
     Step { name: "model", needs: &[], optional: false, run: protocol },
     Step { name: "loom", needs: &[], optional: false, run: orders },
-    Step { name: "qemu", needs: qemu::NEEDS, optional: false, run: qemu::unit_tests },
+    Step { name: "qemu", needs: qemu::NEEDS, optional: false, run: qemu::all },
     Step { name: "miri", needs: &[Component::Miri], optional: true, run: miri },
     Step { name: "sanitize", needs: sanitize::NEEDS, optional: true, run: sanitize::races },
 ];

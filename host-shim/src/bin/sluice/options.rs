@@ -23,6 +23,9 @@ pub(crate) struct Recording {
     /// Device to run on
     #[arg(long, default_value = "sim")]
     pub(crate) device: DeviceName,
+    /// Image of the firmware for an emulated board
+    #[arg(long, value_name = "FILE", default_value = "target/aarch64-unknown-none/release/sluice-virt")]
+    pub(crate) firmware: PathBuf,
     /// Architecture whose wire contract and counter the device has: a2a3 or a5
     #[arg(long, default_value = "a2a3")]
     pub(crate) arch: ArchId,
@@ -181,6 +184,8 @@ pub(crate) fn command_line() -> String {
 pub(crate) enum DeviceName {
     /// Threads of this process.
     Sim,
+    /// An emulated AArch64 board.
+    QemuAarch64,
 }
 
 impl FromStr for DeviceName {
@@ -189,7 +194,8 @@ impl FromStr for DeviceName {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "sim" => Ok(Self::Sim),
-            _ => Err(format!("this build has no device `{text}`, only `sim`")),
+            "qemu-aarch64" => Ok(Self::QemuAarch64),
+            _ => Err(format!("this build has no device `{text}`, only `sim` and `qemu-aarch64`")),
         }
     }
 }

@@ -17,6 +17,7 @@ use sluice_host::capture::payload::NO_EXECUTION;
 use sluice_host::capture::{Core, HostPhase, Manifest, Phase, WorkItem};
 use sluice_host::device::Device;
 use sluice_host::device::heap::Heap;
+use sluice_host::device::qemu::{QemuConfig, QemuDevice};
 use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::device::unmapped::Unmapped;
 use sluice_host::dfx::Session;
@@ -66,7 +67,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let neff = open(&args.model)?;
     check_choice(&args.recording.dump.0, &neff)?;
     let interrupt = Interrupt::listen()?;
-    let DeviceName::Sim = args.recording.device;
     let tpbs = tpbs_of(&neff).map_err(|error| {
         let model = args.model.display();
         refusal(format_args!("{model}: cannot load the model: {error}"), error.status())
@@ -74,11 +74,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Recording { arch, lanes, transport, .. } = args.recording;
     let of_model = neff.programs.first().map_or(Target::Any, |program| program.target);
     let target = args.target.unwrap_or(of_model);
-    let config = SimConfig { arch, target, tpbs, lanes, ..SimConfig::default() };
-    let device = Arc::new(SimDevice::start(config)?);
+    match args.recording.device {
+        DeviceName::Sim => {
+            let config = SimConfig { arch, target, tpbs, lanes, ..SimConfig::default() };
+            execute_on(args, &neff, Arc::new(SimDevice::start(config)?), transport, &interrupt)
+        }
+        DeviceName::QemuAarch64 => {
+            let config = QemuConfig::new(args.recording.firmware.clone(), lanes);
+            let device = QemuDevice::start(&QemuConfig { arch, target, tpbs, ..config })?;
+            execute_on(args, &neff, Arc::new(device), transport, &interrupt)
+        }
+    }
+}
+
+fn execute_on<D: Device>(
+    args: &Args,
+    neff: &Neff,
+    device: Arc<D>,
+    transport: Transport,
+    interrupt: &Interrupt,
+) -> anyhow::Result<ExitCode> {
     match transport {
-        Transport::Shared => execute(args, &neff, device, &interrupt),
-        Transport::Copy => execute(args, &neff, Arc::new(Unmapped::new(device)), &interrupt),
+        Transport::Shared => execute(args, neff, device, interrupt),
+        Transport::Copy => execute(args, neff, Arc::new(Unmapped::new(device)), interrupt),
     }
 }
 

@@ -12,6 +12,7 @@ use sluice_core::layout::SubsystemId;
 use sluice_host::capture::{Core, Manifest, Pool, PoolTotals};
 use sluice_host::device::Device;
 use sluice_host::device::heap::Heap;
+use sluice_host::device::qemu::{QemuConfig, QemuDevice};
 use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::device::unmapped::Unmapped;
 use sluice_host::dfx::{BufferMeta, Freeze, LanePhase, PayloadMeta, Session, Sink, Wait};
@@ -199,13 +200,24 @@ impl Sink for Numbered {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check()?;
     let interrupt = Interrupt::listen()?;
-    let DeviceName::Sim = args.recording.device;
-    let Recording { arch, lanes, transport, .. } = args.recording;
-    let config = SimConfig { arch, tpbs: args.tpbs, lanes, ..SimConfig::default() };
-    let device = Arc::new(SimDevice::start(config)?);
-    match transport {
-        Transport::Shared => load(args, &device, &interrupt),
-        Transport::Copy => load(args, &Arc::new(Unmapped::new(device)), &interrupt),
+    let Recording { arch, lanes, .. } = args.recording;
+    let tpbs = args.tpbs;
+    match args.recording.device {
+        DeviceName::Sim => {
+            let config = SimConfig { arch, tpbs, lanes, ..SimConfig::default() };
+            load_on(args, Arc::new(SimDevice::start(config)?), &interrupt)
+        }
+        DeviceName::QemuAarch64 => {
+            let config = QemuConfig::new(args.recording.firmware.clone(), lanes);
+            load_on(args, Arc::new(QemuDevice::start(&QemuConfig { arch, tpbs, ..config })?), &interrupt)
+        }
+    }
+}
+
+fn load_on<D: Device>(args: &Args, device: Arc<D>, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+    match args.recording.transport {
+        Transport::Shared => load(args, &device, interrupt),
+        Transport::Copy => load(args, &Arc::new(Unmapped::new(device)), interrupt),
     }
 }
 

@@ -10,7 +10,7 @@ use sluice_core::gate::Gate;
 use sluice_core::layout::ArchId;
 use sluice_core::mem::Clock;
 
-use super::memory::SimMemory;
+use super::SimMemory;
 use super::parker::Parker;
 use crate::device::progress::Progress;
 

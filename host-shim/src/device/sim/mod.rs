@@ -12,7 +12,6 @@
 //! passed. Device addresses are never host addresses, so one that was taken for the other is found out.
 
 mod machine;
-mod memory;
 mod parker;
 #[cfg(test)]
 mod tests;
@@ -30,8 +29,9 @@ pub use sluice_core::layout::ArchId;
 use sluice_core::mem::{Clock, DevAddr, DeviceMemory};
 use sluice_core::mmio::{ControlWord, Engine, RegisterMap, TpbId};
 
-pub use memory::{Mapping, SimMemory};
+pub use super::mapping::{MappedMemory as SimMemory, Mapping};
 
+use super::mapping;
 use super::process::Process;
 use super::{Device, Driver};
 use crate::neff::Target;
@@ -143,7 +143,7 @@ impl SimDevice {
             RegisterMap::new(BASE.offset(ram.bytes), tpbs).map_err(|_| BootError::Tpbs { asked: tpbs })?;
         let boot = registers.base().offset(registers.bytes());
         let bytes = ram.bytes + registers.bytes() + BOOT_BYTES.next_multiple_of(PAGE_BYTES);
-        let memory = memory::map(BASE, bytes).map_err(refused)?;
+        let memory = mapping::map(BASE, bytes).map_err(refused)?;
         shape.write(&memory, boot)?;
         let counters = [ControlWord::ExecHeadPairs, ControlWord::ExecutionsDone, ControlWord::ErrNqTail];
         let counters = counters.into_iter().chain(Engine::ALL.map(ControlWord::NqTail));

@@ -1,0 +1,123 @@
+//! Firmware for QEMU's `virt` board: a processor per lane, the others for compute cores.
+//!
+//! ```text
+//!   processor 0: page table, GIC, UART ─► starts 1, 2, … by PSCI ─► its services
+//!   processors 1 …                                                  their services
+//!   doorbell (UART) ─► processor 0 ─► software interrupts ─► all others
+//! ```
+//!
+//! A processor that panics leaves its reason in the link block, rings the host, and stands still.
+#![no_std]
+#![no_main]
+
+mod gic;
+mod machine;
+mod processor;
+mod uart;
+
+use core::fmt::Write;
+use core::panic::PanicInfo;
+
+use aarch64_rt::{
+    ExceptionHandlers, InitialPagetable, RegisterStateRef, entry, exception_handlers, initial_pagetable,
+};
+use sluice_aicpu_fw::{AgentDelays, Node, Startup};
+use sluice_core::mmio::Engine;
+
+use machine::Machine;
+use processor::Processor;
+
+/// Pages of a processor's stack.
+const STACK_PAGES: usize = 640;
+
+/// Most TPBs of the device.
+const TPBS: usize = 4;
+
+/// Their cores.
+const CORES: usize = TPBS * Engine::COUNT;
+
+/// What all processors find out together.
+static STARTUP: Startup = Startup::new();
+
+initial_pagetable!({
+    /// Valid, a block, accessed; memory outer and inner write-back, inner shareable.
+    const MEMORY: usize = 0b1 | 1 << 2 | 0b11 << 8 | 1 << 10;
+    /// Valid, a block, accessed, never executed.
+    const DEVICE: usize = 0b1 | 1 << 10 | 1 << 54;
+    const GIB: usize = 1 << 30;
+    let mut map = [0; 512];
+    map[0] = DEVICE;
+    map[1] = MEMORY | GIB;
+    map[2] = MEMORY | (2 * GIB);
+    map[3] = MEMORY | (3 * GIB);
+    InitialPagetable(map)
+});
+
+entry!(main, STACK_PAGES);
+
+fn main(_: u64, _: u64, _: u64, _: u64) -> ! {
+    let machine = Machine::start();
+    for id in 1..machine.processors() {
+        machine.start_processor(id, run);
+    }
+    run(0)
+}
+
+/// Runs the services of processor `id` for ever.
+fn run(id: u32) -> ! {
+    let machine = Machine::get();
+    let processor = Processor::start(machine, id);
+    if id < machine.lanes() { serve::<1, TPBS, CORES>(processor) } else { serve::<0, 0, CORES>(processor) }
+}
+
+fn serve<const LANES: usize, const TPBS: usize, const CORES: usize>(processor: Processor) -> ! {
+    let mut node = match Node::<_, LANES, TPBS, CORES>::start(processor, &STARTUP, AgentDelays::default()) {
+        Ok(node) => node,
+        Err(error) => panic!("{error}"),
+    };
+    Machine::get().note_ready();
+    node.run(|| true);
+    unreachable!("a node runs as long as it is asked to")
+}
+
+exception_handlers!(Exceptions);
+
+struct Exceptions;
+
+impl ExceptionHandlers for Exceptions {
+    extern "C" fn sync_current(state: RegisterStateRef) {
+        let [syndrome, address] = machine::fault_registers();
+        panic!("fault {syndrome:#x} at instruction {:#x}, address {address:#x}", state.elr);
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let mut text = Text { bytes: [0; 400], used: 0 };
+    // What does not fit is cut off.
+    let _ = write!(text, "{info}");
+    machine::stand_still(text.as_str())
+}
+
+/// Words for the host.
+struct Text {
+    bytes: [u8; 400],
+    used: usize,
+}
+
+impl Text {
+    fn as_str(&self) -> &str {
+        let bytes = &self.bytes[..self.used];
+        core::str::from_utf8(bytes).unwrap_or("a panic whose words are no text")
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        for character in text.chars() {
+            let place = self.bytes.get_mut(self.used..self.used + character.len_utf8());
+            self.used += character.encode_utf8(place.ok_or(core::fmt::Error)?).len();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Images for boards: what they are built from, and by what.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::toolchain::{self, Target};
+
+/// What an image is built from: the one binary of a package.
+pub(crate) struct Image {
+    target: Target,
+    package: &'static str,
+    features: &'static str,
+    is_release: bool,
+}
+
+/// Unit tests of `core` for `mps2-an385`.
+pub(crate) const CORTEX_M_TESTS: Image =
+    Image { target: Target::Thumbv7m, package: "sluice-target-tests", features: "image", is_release: false };
+
+/// The firmware for `virt`.
+pub(crate) const VIRT: Image =
+    Image { target: Target::Aarch64, package: "sluice-aicpu-fw", features: "virt", is_release: true };
+
+/// Builds `image` and says where it lies.
+pub(crate) fn build(&Image { target, package, features, is_release }: &Image) -> anyhow::Result<PathBuf> {
+    let builder =
+        toolchain::builder(target).with_context(|| format!("nothing builds {}", target.triple()))?;
+    let mut cargo = builder.cargo("build", target);
+    cargo.args(["--package", package, "--features", features, "--message-format", "json-render-diagnostics"]);
+    if is_release {
+        cargo.arg("--release");
+    }
+    let output =
+        cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("`{package}` does not build for {}", target.triple());
+    }
+    executable(&String::from_utf8_lossy(&output.stdout))
+        .with_context(|| format!("cargo named no executable of `{package}`"))
+}
+
+/// The last executable in cargo's messages, one JSON object a line.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let parsed = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    parsed.filter_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?))).next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_the_one_cargo_names() {
+        let messages = concat!(
+            "{\"reason\":\"compiler-artifact\",\"executable\":null}\n",
+            "not json\n",
+            "{\"reason\":\"compiler-artifact\",\"executable\":\"target/x/image\"}\n",
+            "{\"reason\":\"build-finished\",\"success\":true}\n",
+        );
+        assert_eq!(executable(messages), Some(PathBuf::from("target/x/image")));
+        assert_eq!(executable(""), None);
+    }
+}
