@@ -1,6 +1,7 @@
 //! Drain, keeper and attach on a memory double; lanes are played by direct stores.
 
 mod attach;
+mod control;
 mod copied;
 mod drain;
 mod faults;

@@ -107,6 +107,11 @@ impl Played {
         Heap::new(self.map.ram.base, self.map.ram.bytes)
     }
 
+    /// Its memory, which no failure reaches.
+    pub(super) fn memory_block(&self) -> &BlockMemory {
+        &self.memory.block
+    }
+
     /// Lets the next `count` reads of bytes fail.
     pub(super) fn fail_reads(&self, count: u32) {
         self.memory.failures.store(count, Ordering::Relaxed);
@@ -354,9 +359,14 @@ impl Hand {
         self.extension_at.offset((status + offset) as u64)
     }
 
-    fn line(&self, lane: u32, offset: usize) -> DevAddr {
+    pub(super) fn line(&self, lane: u32, offset: usize) -> DevAddr {
         let line = self.extension.lane(self.subsystem, Lane(lane)).expect("a lane of the run");
         self.extension_at.offset((line + offset) as u64)
+    }
+
+    /// A word of the extension block.
+    pub(super) fn extension_word(&self, offset: usize) -> u32 {
+        self.memory.peek(self.extension_at.offset(offset as u64))
     }
 
     /// Says what `lane` does, and since when.

@@ -15,7 +15,7 @@ use crate::device::heap::Heap;
 use crate::dfx::{BufferMeta, DfxConfig, Freeze, PlanError, Session, SessionError, Sink};
 
 /// Looks again and again until `met`, for as long as a run on a busy machine may take.
-fn until(what: &str, mut met: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut met: impl FnMut() -> bool) {
     assert!(
         (0..10_000).any(|_| met() || {
             std::thread::sleep(Duration::from_millis(1));
