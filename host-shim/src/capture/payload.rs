@@ -509,6 +509,9 @@ pub struct WorkItem {
     /// Descriptor pairs; absent when the program cannot be interpreted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pairs: Option<u64>,
+    /// Of its arguments, in their order, the tensors that they are parts of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
 }
 
 /// What a run came to, written last.

@@ -1,4 +1,4 @@
-//! Protocol-buffer encoding, as much as a trace needs: varints, strings, nested messages.
+//! Protocol-buffer encoding, as much as a trace needs: varints, fixed numbers, strings, nested messages.
 //!
 //! A [`Message`] appends to one reusable buffer. A nested message is written in place; its length is filled in when
 //! it is complete, moving it by the few bytes that the length takes when it is longer than 127 bytes.
@@ -7,6 +7,7 @@
 pub type Field = u32;
 
 const VARINT: u32 = 0;
+const FIXED64: u32 = 1;
 const LENGTH_DELIMITED: u32 = 2;
 
 /// Most bytes of a varint.
@@ -34,6 +35,13 @@ impl<'a> Message<'a> {
     /// A field of type `int32` or `int64`.
     pub fn int(&mut self, field: Field, value: i64) -> &mut Self {
         self.uint(field, value as u64)
+    }
+
+    /// A field of type `fixed64`.
+    pub fn fixed64(&mut self, field: Field, value: u64) -> &mut Self {
+        self.tag(field, FIXED64);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+        self
     }
 
     /// A field of type `string` or `bytes`.

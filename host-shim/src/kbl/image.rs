@@ -99,6 +99,7 @@ impl TpbImage {
         }
         let describe = |choice| Tasks::load(program, &contract, choice, entries, sink, heap);
         let tasks = options.task_table.map(describe).transpose()?;
+        let items = WorkItem::of(program, &contract, tpb);
         Ok(Self {
             registers,
             tasks,
@@ -111,7 +112,7 @@ impl TpbImage {
             barrier,
             tables: program.tables.clone(),
             engines: EngineReport::of(program, tpb),
-            items: WorkItem::of(program, tpb),
+            items,
         })
     }
 

@@ -215,6 +215,15 @@ struct Touched<'a> {
     bytes: u64,
 }
 
+/// Names of the tensors of what a block touches, or an opaque program, in the order of its arguments.
+pub(super) fn tensors_of(program: &Program, contract: &Contract, block: Option<&DmaBlock>) -> Vec<String> {
+    let touched = match block {
+        Some(block) => block_args(program, contract, block),
+        None => whole_tensors(program, contract),
+    };
+    touched.into_iter().map(|touched| touched.name.to_owned()).collect()
+}
+
 /// What a block touches of bound tensors.
 fn block_args<'a>(program: &'a Program, contract: &Contract, block: &DmaBlock) -> Vec<Touched<'a>> {
     let mut args: Vec<Touched<'a>> = Vec::new();

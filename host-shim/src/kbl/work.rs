@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use sluice_core::exec::{CoreIndex, INSTRUCTION_BYTES};
 use sluice_core::mmio::{QueueId, TpbId};
 
+use super::contract::Contract;
+use super::tasks::tensors_of;
 use crate::neff::{DmaBlock, Program, RunBlock, Work};
 
 /// What the simulated side of a device can do with an engine's program.
@@ -48,6 +50,8 @@ pub struct WorkItem {
     pub pairs: u32,
     /// Bytes that it moves.
     pub bytes: u64,
+    /// Of the parts of inputs and outputs that it touches the names of the tensors, in the order of its arguments.
+    pub args: Vec<String>,
 }
 
 impl EngineReport {
@@ -67,7 +71,7 @@ impl EngineReport {
 
 impl WorkItem {
     /// The items of a program, engine by engine in program order.
-    pub(super) fn of(program: &Program, tpb: TpbId) -> Vec<Self> {
+    pub(super) fn of(program: &Program, contract: &Contract, tpb: TpbId) -> Vec<Self> {
         let mut items = Vec::new();
         for engine in &program.engines {
             let core = CoreIndex::of(tpb, engine.engine);
@@ -75,18 +79,18 @@ impl WorkItem {
                 engine.blocks.iter().map(|block| (block.id, block)).collect();
             match &engine.work {
                 Work::Idle => {}
-                Work::Opaque => items.push(Self::opaque(core)),
-                Work::Blocks(runs) => {
-                    items.extend(runs.iter().zip(1..).map(|(run, ordinal)| {
-                        Self::block(program, core, ordinal, run, blocks.get(&run.block))
-                    }))
-                }
+                Work::Opaque => items.push(Self::opaque(core, tensors_of(program, contract, None))),
+                Work::Blocks(runs) => items.extend(runs.iter().zip(1..).map(|(run, ordinal)| {
+                    let block = blocks.get(&run.block).copied();
+                    let args = block.map(|block| tensors_of(program, contract, Some(block)));
+                    Self { args: args.unwrap_or_default(), ..Self::block(program, core, ordinal, run, block) }
+                })),
             }
         }
         items
     }
 
-    fn opaque(core: CoreIndex) -> Self {
+    fn opaque(core: CoreIndex, args: Vec<String>) -> Self {
         Self {
             core,
             ordinal: 1,
@@ -96,6 +100,7 @@ impl WorkItem {
             kernel: 0,
             pairs: 0,
             bytes: 0,
+            args,
         }
     }
 
@@ -104,7 +109,7 @@ impl WorkItem {
         core: CoreIndex,
         ordinal: u32,
         run: &RunBlock,
-        block: Option<&&DmaBlock>,
+        block: Option<&DmaBlock>,
     ) -> Self {
         let name = block.and_then(|block| block.name.clone());
         let copies = block.map_or(&[][..], |block| &block.copies);
@@ -117,6 +122,7 @@ impl WorkItem {
             kernel: run.kernel,
             pairs: run.pairs,
             bytes: copies.iter().map(|copy| copy.from_pattern().len_bytes()).sum(),
+            args: Vec::new(),
         }
     }
 }

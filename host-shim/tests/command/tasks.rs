@@ -84,6 +84,23 @@ fn levels_and_choices_say_what_is_recorded() {
 }
 
 #[test]
+fn traces_say_what_tasks_wait_for_take_and_give() {
+    let folder = Folder::new("annotated");
+    let output = sluice(&["run", "--executions", "2", "--out", folder.out()]);
+    assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+    let trace = std::fs::read(folder.path("trace.pftrace")).unwrap();
+    for said in [
+        "gather_column (TPB0 POOL), gather_rows (TPB0 POOL)",
+        "takes_before_dispatch",
+        "a: uint8[256, 128], 0 bytes recorded",
+        "gives_after_completion",
+        "own1: uint8[1024], 1024 bytes recorded; own1: uint8[15360], 0 bytes recorded",
+    ] {
+        assert!(trace.windows(said.len()).any(|bytes| bytes == said.as_bytes()), "{said}");
+    }
+}
+
+#[test]
 fn what_is_sampled_out_is_counted_apart() {
     for (arch, transport) in [("a2a3", "shared"), ("a5", "copy")] {
         let folder = Folder::new(&format!("sampled-{arch}"));

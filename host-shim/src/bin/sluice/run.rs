@@ -295,6 +295,7 @@ fn as_item(item: &kbl::WorkItem) -> WorkItem {
         queue: item.queue.as_ref().map(|(_, queue)| queue.get()),
         bytes: is_known.then_some(item.bytes),
         pairs: is_known.then_some(item.pairs.into()),
+        args: item.args.clone(),
     }
 }
 

@@ -19,7 +19,8 @@
 //!
 //! Times are host monotonic ns; device cycles are converted as [`clock`](super::clock) says, and every slice also
 //! carries its cycles as arguments; a task that was seen late, because its lane waited, carries its duration with and without
-//! those waits ([`stall`](super::stall)). A slice that overlaps the one before it on its track gets a track of its own
+//! those waits ([`stall`](super::stall)), and arrows lead to a task from those that it waits for. A slice that overlaps the
+//! one before it on its track gets a track of its own
 //! beside it, because slices on one track must nest. Track ids count from 1, names are stored once. A record whose
 //! end lies before its start becomes a mark, not a slice.
 //!
@@ -64,10 +65,11 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes the trace of a capture. The reader is rewound first and walked four times, once more if lanes waited.
+/// Writes the trace of a capture. The reader is rewound first and walked five times, once more if lanes waited.
 pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Result<Exported> {
     let (manifest, time) = survey(reader)?;
     let waits = records::Waits::of(reader, &manifest)?;
+    let touches = records::Touches::of(reader, &manifest)?;
     let header = *reader.header();
     let device = if manifest.device.is_empty() { "device" } else { &manifest.device };
     let core_names = manifest.cores.iter().map(|core| core.name.clone()).collect();
@@ -91,7 +93,7 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
         ],
     )?;
     let stalls = Stalls::read(reader, &manifest.cores)?;
-    let mut shown = Records::new(header.arch, &manifest, time, waits, &stalls);
+    let mut shown = Records::new(header.arch, &manifest, time, waits, touches, &stalls);
     let mut seen = Seen::default();
     let mut exported = Exported::default();
     reader.rewind()?;

@@ -56,6 +56,8 @@ pub(super) mod event {
     pub(in super::super) const TYPE: Field = 9;
     pub(in super::super) const NAME_IID: Field = 10;
     pub(in super::super) const TRACK_UUID: Field = 11;
+    pub(in super::super) const FLOW_IDS: Field = 47;
+    pub(in super::super) const TERMINATING_FLOW_IDS: Field = 48;
     pub(in super::super) const SLICE_BEGIN: u64 = 1;
     pub(in super::super) const SLICE_END: u64 = 2;
     pub(in super::super) const INSTANT: u64 = 3;

@@ -94,6 +94,15 @@ impl<'a> From<&'a str> for Value<'a> {
 /// A named argument; units stand in the name.
 pub(super) type Argument<'a> = (&'static str, Value<'a>);
 
+/// Arrows between slices, by numbers that both ends know.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Flows {
+    /// Those that begin here.
+    pub(super) begin: Vec<u64>,
+    /// Those that end here.
+    pub(super) end: Vec<u64>,
+}
+
 /// What was written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Written {
@@ -148,11 +157,23 @@ impl<W: Write> TraceWriter<W> {
         end_ns: u64,
         arguments: impl IntoIterator<Item = Argument<'a>>,
     ) -> io::Result<()> {
+        self.slice_with(group, name, [start_ns, end_ns], &Flows::default(), arguments)
+    }
+
+    /// A slice at which arrows begin and end.
+    pub(super) fn slice_with<'a>(
+        &mut self,
+        group: Group,
+        name: &str,
+        [start_ns, end_ns]: [u64; 2],
+        flows: &Flows,
+        arguments: impl IntoIterator<Item = Argument<'a>>,
+    ) -> io::Result<()> {
         let ends = self.ends.entry(group).or_default();
         let free = ends.iter().position(|&end| end <= start_ns).unwrap_or(ends.len());
         if end_ns < start_ns || free == MAX_OVERLAP {
             self.written.malformed += 1;
-            return self.event(Track::Of(group, 0), event::INSTANT, name, start_ns, arguments);
+            return self.event(Track::Of(group, 0), event::INSTANT, name, start_ns, flows, arguments);
         }
         if free == ends.len() {
             ends.push(end_ns);
@@ -160,7 +181,7 @@ impl<W: Write> TraceWriter<W> {
             ends[free] = end_ns;
         }
         let track = Track::Of(group, free);
-        self.event(track, event::SLICE_BEGIN, name, start_ns, arguments)?;
+        self.event(track, event::SLICE_BEGIN, name, start_ns, flows, arguments)?;
         let uuid = self.uuid(track);
         Message::new(&mut self.packets).nested(TRACE_PACKET, |m| {
             m.uint(packet::TIMESTAMP, end_ns).uint(packet::SEQUENCE_ID, SEQUENCE);
@@ -181,7 +202,7 @@ impl<W: Write> TraceWriter<W> {
         arguments: &[Argument<'_>],
     ) -> io::Result<()> {
         self.written.marks += 1;
-        self.event(track, event::INSTANT, name, at_ns, arguments.iter().copied())
+        self.event(track, event::INSTANT, name, at_ns, &Flows::default(), arguments.iter().copied())
     }
 
     fn event<'a>(
@@ -190,6 +211,7 @@ impl<W: Write> TraceWriter<W> {
         kind: u64,
         name: &str,
         at_ns: u64,
+        flows: &Flows,
         arguments: impl IntoIterator<Item = Argument<'a>>,
     ) -> io::Result<()> {
         let uuid = self.uuid(track);
@@ -201,6 +223,12 @@ impl<W: Write> TraceWriter<W> {
             m.uint(packet::SEQUENCE_FLAGS, packet::NEEDS_STATE);
             m.nested(packet::TRACK_EVENT, |m| {
                 m.uint(event::TYPE, kind).uint(event::TRACK_UUID, uuid).uint(event::NAME_IID, name_iid);
+                for &flow in &flows.begin {
+                    m.fixed64(event::FLOW_IDS, flow);
+                }
+                for &flow in &flows.end {
+                    m.fixed64(event::TERMINATING_FLOW_IDS, flow);
+                }
                 for (name, value) in arguments {
                     let (iid, _) = annotation_names.iid(name);
                     m.nested(event::DEBUG_ANNOTATION, |m| {

@@ -3,6 +3,7 @@
 mod pmu;
 mod scope_stats;
 mod swimlane;
+mod touches;
 mod waits;
 
 use std::io::{self, Write};
@@ -16,6 +17,7 @@ use crate::export::clock::DeviceTime;
 use crate::export::stall::{Late, Stalls};
 use pmu::Pairing;
 use scope_stats::Pending;
+pub(super) use touches::Touches;
 pub(super) use waits::Waits;
 
 /// What is needed to show records.
@@ -26,6 +28,7 @@ pub(super) struct Records<'a> {
     pairing: Pairing,
     pending: Pending,
     waits: Waits,
+    touches: Touches,
     stalls: &'a Stalls,
     late: Late,
 }
@@ -36,6 +39,7 @@ impl<'a> Records<'a> {
         manifest: &'a Manifest,
         time: DeviceTime,
         waits: Waits,
+        touches: Touches,
         stalls: &'a Stalls,
     ) -> Self {
         Self {
@@ -45,6 +49,7 @@ impl<'a> Records<'a> {
             pairing: Pairing::new(arch, manifest.event_group),
             pending: Pending::new(manifest.has_scopes),
             waits,
+            touches,
             stalls,
             late: Late::default(),
         }
@@ -133,12 +138,17 @@ impl<'a> Records<'a> {
     fn work(&self, core: u32, token: u32) -> Work<'_> {
         let items = self.cores.get(core as usize).map_or(&[][..], |core| &core.items);
         match (u64::from(token).checked_sub(1), items.len() as u64) {
-            (Some(ordinal), per_execution @ 1..) => Work {
-                execution: Some(ordinal / per_execution),
-                item: items.get((ordinal % per_execution) as usize),
-                waits_for: self.waits.of_item(core, (ordinal % per_execution) as u32 + 1),
-            },
-            _ => Work { execution: None, item: None, waits_for: None },
+            (Some(ordinal), per_execution @ 1..) => {
+                let place = (ordinal % per_execution) as u32 + 1;
+                Work {
+                    execution: Some(ordinal / per_execution),
+                    place,
+                    item: items.get(place as usize - 1),
+                    waits_for: self.waits.of_item(core, place),
+                    touches: self.touches.of_item(core, place),
+                }
+            }
+            _ => Work { execution: None, place: 0, item: None, waits_for: None, touches: [None; 2] },
         }
     }
 }
@@ -146,8 +156,12 @@ impl<'a> Records<'a> {
 /// One work item of one execution, where it is known.
 struct Work<'a> {
     execution: Option<u64>,
+    /// In the program of the core, from 1.
+    place: u32,
     item: Option<&'a WorkItem>,
     waits_for: Option<&'a str>,
+    /// What it takes and gives.
+    touches: [Option<&'a str>; 2],
 }
 
 impl<'a> Work<'a> {
@@ -168,6 +182,8 @@ impl<'a> Work<'a> {
             item.and_then(|item| item.bytes).map(|bytes| ("bytes", bytes.into())),
             item.and_then(|item| item.pairs).map(|pairs| ("descriptor_pairs", pairs.into())),
             self.waits_for.map(|waits_for| ("waits_for", waits_for.into())),
+            self.touches[0].map(|takes| ("takes_before_dispatch", takes.into())),
+            self.touches[1].map(|gives| ("gives_after_completion", gives.into())),
         ];
         known.into_iter().flatten().chain(own)
     }

@@ -72,8 +72,10 @@ impl Records<'_> {
                 ("finish_cycles", record.finish_time.into()),
             ])
             .chain(late);
-        let (start, end) = (record.dispatch_time, record.finish_time);
-        self.slice(trace, Group::Core { core }, work.name(), start, end, arguments)
+        let flows = work.execution.map(|execution| self.waits.flows(core, work.place, execution));
+        let times = [record.dispatch_time, record.finish_time].map(|cycles| self.time.ns(cycles));
+        let group = Group::Core { core };
+        trace.slice_with(group, work.name(), times, &flows.unwrap_or_default(), arguments)
     }
 
     fn kernel<W: Write>(
