@@ -66,7 +66,7 @@ impl<M: Memory> Arena<M> {
     }
 
     /// Goes on to the next lap. All that was published has to be acknowledged.
-    fn next_lap(&mut self) {
+    pub fn next_lap(&mut self) {
         self.state.cursor = self.state.granted;
         self.state.granted += self.size_bytes;
         self.cursor_word.set(self.state.cursor);

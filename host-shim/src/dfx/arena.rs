@@ -26,6 +26,31 @@ use super::release::ReleaseReady;
 use crate::device::heap::DeviceBlock;
 use zerocopy::FromBytes;
 
+/// The word in which a lane hears how many of its payloads are safe.
+pub struct Acknowledgement<M: Memory> {
+    low: M::Word,
+    high: M::Word,
+}
+
+impl<M: Memory> Acknowledgement<M> {
+    /// The one whose low half lies at `at`.
+    ///
+    /// # Errors
+    /// [`Fault`] when it lies outside device memory.
+    pub fn at(memory: &M, at: DevAddr) -> Result<Self, Fault> {
+        Ok(Self { low: memory.word(at)?, high: memory.word(at.offset(4))? })
+    }
+
+    /// So many payloads are safe. The low half goes first: in between, a count that carries over reads as less than it is.
+    ///
+    /// # Errors
+    /// [`Fault`] when the transport fails; a lane may have seen half of it then.
+    pub fn store(&self, completed: u64) -> Result<(), Fault> {
+        self.low.try_store(completed as u32)?;
+        self.high.try_store((completed >> 32) as u32)
+    }
+}
+
 /// One lane's arena, and the word that acknowledges its payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ArenaPlace {
@@ -46,11 +71,9 @@ impl ArenaPlace {
         (0..).zip(arenas).filter_map(place).collect()
     }
 
-    /// Tells the lane that so many of its payloads are safe. The low half goes first: in between, a count that carries
-    /// over reads as less than it is.
+    /// Tells the lane that so many of its payloads are safe.
     pub(super) fn acknowledge<M: Memory>(&self, memory: &M, completed: u64) -> Result<(), Fault> {
-        memory.word(self.completed)?.try_store(completed as u32)?;
-        memory.word(self.completed.offset(4))?.try_store((completed >> 32) as u32)
+        Acknowledgement::at(memory, self.completed)?.store(completed)
     }
 
     /// Where the payload of `record` lies; `None` when that is no place in the arena.

@@ -44,6 +44,7 @@ mod waits;
 mod worker;
 
 pub use account::{Account, Accounts, FreezeStats, Lost, PoolAccount};
+pub use arena::Acknowledgement;
 pub use config::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 pub use pipe::WaitPipe;
 pub use plan::PlanError;

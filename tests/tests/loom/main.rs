@@ -10,6 +10,7 @@
 //! | [`gates`]: a freeze, a release, a host that returns | `*_freeze_active`, `*_contended`, release epoch, host heartbeat |
 //! | [`journeys`]: buffers on their whole way, a scan, a flush | ring and queue indices again, `current_buf_ptr`, lane flushed |
 //! | [`staging`]: counts of a core that runs on | token, counts |
+//! | [`arena`]: payloads of a lane that goes round | `completed_payload_count` |
 //!
 //! loom lets no load see a store that comes later in the run, so it says nothing about loads that a machine moves behind a
 //! later store; such an order shows here all the same where it guards a table or payload.
@@ -18,6 +19,7 @@
 //! says. All others are explored without that bound. In all, a run in which one thread has looked twice in vain goes on but
 //! branches no more.
 
+mod arena;
 mod gates;
 mod journeys;
 mod memory;
