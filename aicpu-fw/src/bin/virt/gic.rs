@@ -85,7 +85,8 @@ pub(crate) fn wake(processor: u32) {
     unsafe { distributor().software.write(1 << (16 + processor) | WAKE_UP) }
 }
 
-/// Takes everything that is pending at the calling processor, without being interrupted. Whether the UART was among it.
+/// Takes everything that is pending at the calling processor, without being interrupted; `uart` is called if bytes of the host's are
+/// among it.
 pub(crate) fn take(mut uart: impl FnMut()) {
     loop {
         let taken = interface().acknowledge.read();
