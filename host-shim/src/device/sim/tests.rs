@@ -1,6 +1,7 @@
 //! Whole executions on the simulated device, put in front of it by a hand-written host.
 
 use std::mem::offset_of;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice_aicpu_fw::test_host::{TestHost, copy};
@@ -8,13 +9,16 @@ use sluice_core::dma::{CopySpec, RingSize};
 use sluice_core::exec::{HostBoot, Instruction, Recorders, RunBlock, SemaphoreWait, SideTables, SubType};
 use sluice_core::layout::extension::{self, Extension, Head, LaneActivity, LaneStatus};
 use sluice_core::layout::swimlane::{self, Level};
-use sluice_core::layout::{EnableMask, Lane, SUBSYSTEMS, Shape, SubsystemId};
+use sluice_core::layout::{EnableMask, Lane, PoolKind, SUBSYSTEMS, Shape, SubsystemId};
 use sluice_core::mem::{CopyMemory, Fault, Memory, Word};
 use sluice_core::mmio::{QueueId, SemaphoreId};
+use sluice_core::producer::{Control, RecordWindow, Span};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
+use crate::device::heap::Heap;
 use crate::device::process::in_fork;
+use crate::dfx::{BufferMeta, DfxConfig, Freeze, Session, SessionError, Sink, SubsystemConfig};
 
 /// Long enough for anything that ends at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -151,6 +155,65 @@ fn a_thousand_executions_with_seeded_delays_keep_every_byte() {
             assert!(Engine::ALL.into_iter().all(|engine| host.statuses(engine).len() == 2));
         }
     }
+}
+
+/// Counts records of tasks.
+#[derive(Default)]
+struct Tasks(AtomicU64);
+
+impl Sink for Tasks {
+    fn buffer(&self, meta: &BufferMeta, _records: &[u8]) -> io::Result<()> {
+        if meta.kind == PoolKind::AICPU_TASK {
+            self.0.fetch_add(meta.count.into(), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn freeze(&self, _freeze: &Freeze) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_recorded_changes_between_two_executions_of_a_running_device() {
+    let device = Arc::new(SimDevice::start(SimConfig { tpbs: 1, lanes: 2, ..SimConfig::default() }).unwrap());
+    let mut host = host(&device, 0, 256);
+    let relay = Relay::new(&mut host, 0);
+    // Behind what the hand-written host uses.
+    let heap = Heap::new(device.map().ram.base.offset(1 << 30), 1 << 30);
+    let shape = Shape::new(ArchId::A2a3, 2, Engine::COUNT as u32).unwrap();
+    let on = Control::at_level(Level::TASK.0);
+    let swimlane = SubsystemConfig { level: on.level, ..SubsystemConfig::new(SubsystemId::Swimlane, shape) };
+    let config = DfxConfig::new(shape).with(SubsystemId::Swimlane, swimlane);
+    let tasks = Arc::new(Tasks::default());
+    let mut session = Session::start(&device, &heap, config, Arc::clone(&tasks) as _).unwrap();
+    let execute = |host: &mut TestHost<SimMemory>, times: u32| {
+        for _ in 0..times {
+            relay.stage(host);
+            kick(&device, 0, host);
+            wait_done(&device, host);
+            for engine in Engine::ALL {
+                host.statuses(engine);
+            }
+        }
+    };
+    execute(&mut host, 3);
+    for (control, executions) in [
+        (Control::at_level(Level::OFF.0), 4),
+        (on, 2),
+        (Control { sample_every: 2, ..on }, 6),
+        (Control { window: RecordWindow::Executions(Span { from: 16, to: 18 }), ..on }, 5),
+    ] {
+        session.set(SubsystemId::Swimlane, &control).unwrap();
+        execute(&mut host, executions);
+    }
+    assert!(matches!(session.set(SubsystemId::Pmu, &on), Err(SessionError::NotOn(SubsystemId::Pmu))));
+    let accounts = session.stop().unwrap();
+    let account = &accounts[&SubsystemId::Swimlane];
+    // 3 before the first change, none, 2, every other of 6, and executions 16 and 17 of those from 15 on.
+    let recorded = u64::from(STEPS) * (3 + 2 + 3 + 2);
+    assert_eq!(tasks.0.load(Ordering::Relaxed), recorded);
+    assert!(account.is_lossless());
 }
 
 #[test]
