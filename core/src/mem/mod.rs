@@ -176,6 +176,11 @@ pub trait Window {
     }
     /// Copies from `offset` into `into`.
     fn read(&self, offset: u32, into: &mut [u8]) -> bool;
+    /// Says that what lies at `offset` is to be written soon, which may lie outside: a hint, which a memory near enough needs not.
+    #[inline]
+    fn expect_write(&self, offset: u32) {
+        let _ = offset;
+    }
 }
 
 /// One side's way into device memory. Cheap to clone; words and windows stay valid while any of them lives.

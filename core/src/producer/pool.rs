@@ -9,6 +9,10 @@ use crate::layout::extension::DROP_CAUSES;
 use crate::layout::{Instance, PoolKind, PoolOffsets};
 use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Window};
 
+/// How far ahead of a record memory is told of the next ones. The host has read the lines of a buffer that comes back, and a
+/// core that must ask for each when it stores to it waits a good part of its time.
+const AHEAD_BYTES: u32 = 512;
+
 /// Why records were lost on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -262,6 +266,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
             return Append::NoBuffer;
         }
         let slot_at = Self::RECORDS_AT + index * Self::RECORD_BYTES;
+        window.expect_write(slot_at + AHEAD_BYTES);
         window.write_both((slot_at, record.as_bytes()), (Self::COUNT_AT, &(index + 1).to_le_bytes()));
         self.state.count = index + 1;
         if index + 1 == K::LAYOUT.capacity { Append::Full } else { Append::Stored }
