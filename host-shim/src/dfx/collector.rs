@@ -173,9 +173,11 @@ impl<M: CopyMemory> Collector<M> {
             }
             let pipe = &self.pipes[self.number];
             let is_hot = last_buffer.elapsed() < HOT;
-            let item = match is_hot {
-                true => pipe.pop(),
-                false => pipe.pop_wait(LOOK),
+            let item = if is_hot {
+                pipe.pop()
+            } else {
+                self.desk.leave();
+                pipe.pop_wait(LOOK)
             };
             let is_busy = item.is_some();
             if let Some(item) = item {

@@ -1,13 +1,14 @@
 //! The service: every subsystem's drain and keeper in turn, hot while traffic flows, asleep when none does.
 //!
 //! ```text
-//!   service thread   turn ─ turn ─ yield ─ turn ─ … ─ asleep        whatever collectors do
+//!   service thread   turn ─ turn ─ yield ─ turn ─ … ─ asleep        unless a collector does
 //!   collectors       collect ─ turn ─ collect ─ turn ─ turn ─ …     while they are awake anyway
 //! ```
 //!
 //! A turn belongs to whoever holds the desk, and only one thread does: rings, free queues and flags have one writer at a
-//! time. Collectors take a turn after each buffer, so that one they give back is with its lane at once, although the service
-//! may have to wait for a processor; the service never waits for a collector or a sink, so lanes are seen to whatever those do.
+//! time. Collectors take a turn after each buffer, so that one they give back is with its lane at once. The service steps back
+//! meanwhile, so that it does not take the processor from them; at most a tenth of a millisecond after a collector's last
+//! turn it takes the next itself, whatever a sink does, so lanes are seen to.
 //!
 //! Hot means polling with nothing but a yield in between, for one millisecond after the last buffer or signal; asleep means
 //! waiting for the device's progress count, at most a millisecond at a time, so that a device without a doorbell is still
@@ -16,7 +17,8 @@
 //! does not: nothing is written that a lane could take for a sign of life.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use sluice_core::mem::{Fault, Memory, Own};
@@ -27,6 +29,8 @@ use crate::device::Device;
 
 /// How long the service stays hot after the last traffic.
 const HOT: Duration = Duration::from_millis(1);
+/// How long the service leaves the device to a collector that took the last turn.
+const STEP_BACK: Duration = Duration::from_micros(100);
 /// Longest sleep between two looks.
 const SLEEP: Duration = Duration::from_millis(1);
 
@@ -112,18 +116,36 @@ struct Desk<D: Device> {
 pub(super) trait Serve: Send + Sync {
     /// One turn, unless another thread is at it; drains nothing in a pause. Whether anything moved. Never blocks.
     fn try_turn(&self, is_paused: bool) -> bool;
+    /// The caller takes no more turns for a while, so the service need not step back any longer.
+    fn leave(&self);
 }
 
-impl<D: Device> Serve for Mutex<Desk<D>> {
+/// The desk and who is at it.
+struct Counter<D: Device> {
+    desk: Mutex<Desk<D>>,
+    /// Turns of collectors. Only whether it changes matters.
+    turns_of_collectors: AtomicU64,
+    service: OnceLock<Thread>,
+}
+
+impl<D: Device> Serve for Counter<D> {
     fn try_turn(&self, is_paused: bool) -> bool {
-        self.try_lock().is_ok_and(|mut desk| desk.turn(is_paused))
+        let Ok(mut desk) = self.desk.try_lock() else { return false };
+        self.turns_of_collectors.fetch_add(1, Ordering::Relaxed);
+        desk.turn(is_paused)
+    }
+
+    fn leave(&self) {
+        if let Some(service) = self.service.get() {
+            service.unpark();
+        }
     }
 }
 
 /// The service's possessions.
 pub(super) struct Service<D: Device> {
     device: Arc<D>,
-    desk: Arc<Mutex<Desk<D>>>,
+    counter: Arc<Counter<D>>,
     orders: Arc<Orders>,
     linger: Duration,
 }
@@ -140,21 +162,26 @@ impl<D: Device> Service<D> {
     ) -> Self {
         let last_traffic = Instant::now();
         let desk = Desk { device: Arc::clone(&device), servers, heartbeat, heap, last_traffic };
-        Self { device, desk: Arc::new(Mutex::new(desk)), orders, linger }
+        let counter = Counter {
+            desk: Mutex::new(desk),
+            turns_of_collectors: AtomicU64::default(),
+            service: OnceLock::new(),
+        };
+        Self { device, counter: Arc::new(counter), orders, linger }
     }
 
     /// For collectors.
     pub(super) fn desk(&self) -> Arc<dyn Serve> {
-        Arc::clone(&self.desk) as _
+        Arc::clone(&self.counter) as _
     }
 
     fn hold(&self) -> MutexGuard<'_, Desk<D>> {
         // Who panicked at it has ended the session's service already.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counter.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn try_hold(&self) -> Option<MutexGuard<'_, Desk<D>>> {
-        match self.desk.try_lock() {
+        match self.counter.desk.try_lock() {
             Ok(desk) => Some(desk),
             Err(TryLockError::Poisoned(desk)) => Some(desk.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -163,10 +190,13 @@ impl<D: Device> Service<D> {
 
     /// Serves until told to stop; then until nothing is left.
     pub(super) fn run(self) -> Self {
+        // It runs once.
+        let _ = self.counter.service.set(thread::current());
+        let mut turns_seen = 0;
         let mut stopping_since = None;
         loop {
             if self.orders.is_still() {
-                std::thread::sleep(SLEEP);
+                thread::sleep(SLEEP);
                 continue;
             }
             let seen = self.device.progress();
@@ -180,9 +210,15 @@ impl<D: Device> Service<D> {
                 }
                 return self;
             }
+            let turns = self.counter.turns_of_collectors.load(Ordering::Relaxed);
+            if turns != turns_seen {
+                turns_seen = turns;
+                thread::park_timeout(STEP_BACK);
+                continue;
+            }
             // Another thread that is at it is as good.
             let Some(mut desk) = self.try_hold() else {
-                std::thread::yield_now();
+                thread::yield_now();
                 continue;
             };
             if desk.turn(self.orders.is_paused()) {
@@ -198,7 +234,7 @@ impl<D: Device> Service<D> {
             }
             drop(desk);
             if last_traffic.elapsed() < HOT {
-                std::thread::yield_now();
+                thread::yield_now();
             } else {
                 self.device.wait_progress(seen, SLEEP);
             }

@@ -36,6 +36,8 @@ impl Serve for Nobody {
     fn try_turn(&self, _is_paused: bool) -> bool {
         false
     }
+
+    fn leave(&self) {}
 }
 
 impl Show {
