@@ -104,6 +104,17 @@ impl Sink for IntoCapture {
 
 /// Records per second that reach `sink`.
 pub(crate) fn rate(cores: &Cores, pools: u32, records: u64, sink: Arc<dyn Sink>) -> anyhow::Result<f64> {
+    rate_watched(cores, pools, records, sink, |_| {})
+}
+
+/// Records per second that reach `sink`. The lane shows `watch` how many each pool has had, every [`BATCH`] records.
+pub(crate) fn rate_watched(
+    cores: &Cores,
+    pools: u32,
+    records: u64,
+    sink: Arc<dyn Sink>,
+    mut watch: impl FnMut(u64) + Send,
+) -> anyhow::Result<f64> {
     let [host, lane_core] = cores.two()?;
     let shape = shape(pools)?;
     let records = records / u64::from(pools) * u64::from(pools);
@@ -120,6 +131,7 @@ pub(crate) fn rate(cores: &Cores, pools: u32, records: u64, sink: Arc<dyn Sink>)
             for number in 0..records / u64::from(pools) {
                 (0..pools as usize).for_each(|core| lane.record(core, &task(number)));
                 if number % BATCH == 0 {
+                    watch(number);
                     lane.tell();
                 }
             }
