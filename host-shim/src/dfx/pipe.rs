@@ -19,12 +19,14 @@ struct State<T> {
     items: VecDeque<T>,
     /// Takers that wait.
     waiting: u32,
+    /// Nobody is to wait any more.
+    is_closed: bool,
 }
 
 impl<T> WaitPipe<T> {
     /// A pipe with room for `capacity` items; more would reallocate.
     pub fn with_capacity(capacity: usize) -> Self {
-        let state = State { items: VecDeque::with_capacity(capacity), waiting: 0 };
+        let state = State { items: VecDeque::with_capacity(capacity), waiting: 0, is_closed: false };
         Self { state: Mutex::new(state), filled: Condvar::new() }
     }
 
@@ -33,18 +35,24 @@ impl<T> WaitPipe<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the oldest item, waiting up to `timeout` for one.
+    /// Takes the oldest item, waiting up to `timeout` for one unless the pipe is closed.
     pub fn pop_wait(&self, timeout: Duration) -> Option<T> {
         let mut state = self.state();
-        if state.items.is_empty() {
+        if state.items.is_empty() && !state.is_closed {
             state.waiting += 1;
             (state, _) = self
                 .filled
-                .wait_timeout_while(state, timeout, |state| state.items.is_empty())
+                .wait_timeout_while(state, timeout, |state| state.items.is_empty() && !state.is_closed)
                 .unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
         state.items.pop_front()
+    }
+
+    /// Ends every wait of takers, now and later. What is in the pipe, or is pushed yet, can still be taken.
+    pub fn close(&self) {
+        self.state().is_closed = true;
+        self.filled.notify_all();
     }
 
     /// How many items wait.

@@ -107,6 +107,8 @@ pub struct Session<D: Device> {
     sink: Arc<dyn Sink>,
     service: Option<Worker<Service<D>>>,
     collectors: Vec<Worker<Vec<Collected>>>,
+    /// What collectors wait at.
+    pipes: Arc<[WaitPipe<ToCollect>]>,
 }
 
 impl<D: Device> Session<D> {
@@ -157,6 +159,7 @@ impl<D: Device> Session<D> {
             sink: Arc::clone(&sink),
             service: None,
             collectors: Vec::new(),
+            pipes: Arc::clone(&pipes),
         };
         for number in 0..pipes.len() {
             let collector = Collector::new(
@@ -271,6 +274,7 @@ impl<D: Device> Session<D> {
         let service = self.service.take().map(|service| service.join(service_limit));
         // The service has told them, if there was one.
         self.orders.collector_stop.store(true, Ordering::Release);
+        self.pipes.iter().for_each(WaitPipe::close);
         let collectors = self.collectors.drain(..).map(|collector| collector.join(self.config.linger));
         let collectors: Vec<_> = collectors.collect();
         self.orders.abandoned.store(true, Ordering::Release);
