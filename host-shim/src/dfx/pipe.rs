@@ -81,3 +81,30 @@ impl<T> Pipe<T> for WaitPipe<T> {
         self.state().items.pop_front()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_closed_pipe_ends_waits_and_still_gives_what_is_in_it() {
+        let pipe = Arc::new(WaitPipe::with_capacity(2));
+        let taker = thread::spawn({
+            let pipe = Arc::clone(&pipe);
+            move || pipe.pop_wait(LONG)
+        });
+        while pipe.state().waiting == 0 {
+            thread::yield_now();
+        }
+        pipe.close();
+        assert_eq!(taker.join().expect("the taker ends"), None);
+        pipe.push(7);
+        assert_eq!(pipe.pop_wait(LONG), Some(7));
+        assert_eq!(pipe.pop_wait(LONG), None, "nobody waits at a closed pipe");
+    }
+}
