@@ -13,6 +13,8 @@
 //! An engine without a program starts and ends at once. An engine whose first instruction is none of ours is opaque: one
 //! item, whose time the agent takes, then the end. After a failure, its own or another engine's, an engine ends without a
 //! notification and its agent is given nothing more.
+//!
+//! An engine with nothing to do can be given an item that belongs to no execution, for the record that its core makes of it.
 
 use heapless::Vec;
 use sluice_core::exec::{
@@ -49,6 +51,7 @@ enum State {
     Fetch { execution: Execution, at: DevAddr, first: bool },
     Waiting { execution: Execution, item: Item },
     Running { execution: Execution, item: Item, token: u32, dispatch_cycles: Option<u64>, picked: Picked },
+    MadeUp { token: u32 },
 }
 
 /// One engine of one TPB, as the lane that owns it sees it.
@@ -139,7 +142,44 @@ impl<M: DeviceMemory> EngineService<M> {
                 self.finish(lane, execution, item, &finish, report);
                 Activity::Busy
             }
+            State::MadeUp { token } => {
+                if self.mailbox.finished().is_none() {
+                    return Activity::Idle;
+                }
+                lane.record.finished(lane.cx, &Finish::made_up(self.core, token, lane.iteration));
+                self.state = State::Idle;
+                Activity::Busy
+            }
         }
+    }
+
+    /// Gives the core an item that belongs to no execution, if the engine has nothing to do and its core owes no record.
+    ///
+    /// # Errors
+    /// What the lane is to do before it asks again.
+    pub(crate) fn make_up<P: Platform<Memory = M>, const CORES: usize>(
+        &mut self,
+        lane: &mut Surroundings<'_, P, CORES>,
+        instruction: DevAddr,
+    ) -> Result<(), Activity> {
+        let State::Idle = self.state else { return Err(Activity::Idle) };
+        let Surroundings { cx, record, .. } = lane;
+        let recording = match record.grant(cx, self.core, Picked::ALL) {
+            Grant::Granted(recording) => recording,
+            Grant::Withheld { until_cycles } => return Err(Activity::Until(until_cycles)),
+        };
+        let token = self.mailbox.dispatch(instruction, recording);
+        cx.wake_agent(self.core);
+        self.state = State::MadeUp { token };
+        if recording.is_some() {
+            record.dispatched_made_up(cx, self.core, token);
+        }
+        Ok(())
+    }
+
+    /// Whether the core has an item that belongs to no execution.
+    pub(crate) fn has_made_up_item(&self) -> bool {
+        matches!(self.state, State::MadeUp { .. })
     }
 
     fn begin<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: Execution, now_cycles: u64) {

@@ -5,7 +5,7 @@
 
 use heapless::Vec;
 use sluice_core::exec::{CoreIndex, LaneIndex};
-use sluice_core::mem::DeviceMemory;
+use sluice_core::mem::{DevAddr, DeviceMemory};
 
 use crate::engine::{EngineService, Surroundings};
 use crate::node::{StartError, push};
@@ -17,6 +17,8 @@ pub(crate) struct LaneService<M: DeviceMemory, const CORES: usize> {
     index: LaneIndex,
     engines: Vec<EngineService<M>, CORES>,
     iteration: u32,
+    /// Which engine is given the next item that is made up.
+    next_made_up: usize,
 }
 
 impl<M: DeviceMemory, const CORES: usize> LaneService<M, CORES> {
@@ -34,7 +36,7 @@ impl<M: DeviceMemory, const CORES: usize> LaneService<M, CORES> {
             let Ok(registers) = map.registers.tpb(core.tpb()) else { continue };
             push(&mut engines, EngineService::attach(cx.memory(), core, registers)?, "cores")?;
         }
-        Ok(Self { index, engines, iteration: 0 })
+        Ok(Self { index, engines, iteration: 0, next_made_up: 0 })
     }
 
     /// Which lane this is.
@@ -51,5 +53,35 @@ impl<M: DeviceMemory, const CORES: usize> LaneService<M, CORES> {
         self.iteration = self.iteration.wrapping_add(1);
         let mut lane = Surroundings::new(cx, record, self.iteration);
         self.engines.iter_mut().fold(Activity::Idle, |activity, engine| activity.and(engine.poll(&mut lane)))
+    }
+
+    /// Gives engines that have nothing to do an item that belongs to no execution, at most so many of them and in turns. How
+    /// many were given one, and what the others need.
+    pub(crate) fn make_up<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        record: &mut Recorder<M, CORES>,
+        instruction: DevAddr,
+        most: u64,
+    ) -> (u64, Activity) {
+        let mut lane = Surroundings::new(cx, record, self.iteration);
+        let (mut made, mut activity) = (0, Activity::Idle);
+        for _ in 0..self.engines.len() {
+            let engine = self.next_made_up % self.engines.len();
+            if made >= most {
+                break;
+            }
+            self.next_made_up = engine + 1;
+            match self.engines[engine].make_up(&mut lane, instruction) {
+                Ok(()) => made += 1,
+                Err(needed) => activity = activity.and(needed),
+            }
+        }
+        (made, activity)
+    }
+
+    /// Whether a core has an item that belongs to no execution.
+    pub(crate) fn has_made_up_items(&self) -> bool {
+        self.engines.iter().any(EngineService::has_made_up_item)
     }
 }

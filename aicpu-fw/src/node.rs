@@ -143,7 +143,7 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         let mut activity = Activity::Idle;
         for Lane { service, record, workload } in lanes {
             activity = activity.and(record.sync(cx));
-            activity = activity.and(workload.poll(cx, record));
+            activity = activity.and(workload.poll(cx, record, service));
             if service.index() != LaneIndex::SEQUENCER {
                 activity = activity.and(service.poll(cx, record));
                 continue;

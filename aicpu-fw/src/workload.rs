@@ -9,6 +9,9 @@
 //!   number 1  1  1  2  2  2 …                                  each pool's own count, from 1: it stands in every record
 //! ```
 //!
+//! Records of cores are made by cores: the lane gives them items that belong to no execution, one at a time each, and goes on to the
+//! next batch when all of this one are given.
+//!
 //! The clock is read once per batch. What a batch records happened, so it says, since the batch before: its times are spread
 //! evenly over that.
 
@@ -18,6 +21,7 @@ use heapless::Vec;
 use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Workload as Wanted, WorkloadKinds};
 use sluice_core::mem::{DeviceMemory, Fault};
 
+use crate::lane::LaneService;
 use crate::platform::{Activity, Context, Platform};
 use crate::record::{Batch, Recorder, Turn};
 
@@ -33,7 +37,12 @@ pub(crate) struct Workload<M: DeviceMemory, const CORES: usize> {
     lane: LaneIndex,
     boot: LaneBoot<M>,
     generation: Option<u32>,
+    wanted: Wanted,
+    /// Whether the host is still to hear that all is made.
+    is_owed: bool,
     left: u64,
+    /// Items of the present batch that cores are still to be given.
+    items_left: u64,
     /// The kinds that this lane makes, and where each stands.
     kinds: Vec<(WorkloadKinds, Turn), KINDS>,
     /// Whose turn it is.
@@ -83,7 +92,10 @@ impl<M: DeviceMemory, const CORES: usize> Workload<M, CORES> {
             lane,
             boot,
             generation: None,
+            wanted: Wanted::NONE,
+            is_owed: false,
             left: 0,
+            items_left: 0,
             kinds: Vec::new(),
             next: 0,
             cores: cores.filter(|core| core.lane(cx.map().lanes) == lane).take(CORES).collect(),
@@ -97,22 +109,26 @@ impl<M: DeviceMemory, const CORES: usize> Workload<M, CORES> {
         &mut self,
         cx: &Context<P>,
         record: &mut Recorder<M, CORES>,
+        lane: &mut LaneService<M, CORES>,
     ) -> Activity {
         let generation = self.boot.generation();
         if generation != self.generation {
             self.generation = generation;
             self.begin(cx);
-            if self.left == 0 {
-                self.conclude(cx);
-            }
         }
-        if self.left == 0 {
+        if !self.is_owed {
             return Activity::Idle;
         }
         if self.boot.workload_stopped() {
-            self.left = 0;
-            self.conclude(cx);
-            return Activity::Busy;
+            (self.left, self.items_left) = (0, 0);
+        }
+        if self.items_left > 0 {
+            let (made, activity) = lane.make_up(cx, record, self.wanted.core_item, self.items_left);
+            self.items_left -= made;
+            return if made > 0 { Activity::Busy } else { activity };
+        }
+        if self.left == 0 {
+            return self.conclude(cx, lane);
         }
         let now_cycles = cx.now_cycles();
         let mut most = BATCH;
@@ -126,14 +142,16 @@ impl<M: DeviceMemory, const CORES: usize> Workload<M, CORES> {
         let records = self.left.min(most);
         let since_cycles = core::mem::replace(&mut self.until_cycles, now_cycles);
         if let Some((kind, turn)) = self.kinds.get_mut(self.next) {
-            let cores = if is_of_cores(*kind) { &self.cores[..] } else { &[] };
-            record.make_up(cx, &mut Batch::new(*kind, records, cores, turn, since_cycles..now_cycles));
+            if *kind == WorkloadKinds::AICORE_TASK {
+                self.items_left = records;
+            } else {
+                let cores = if is_of_cores(*kind) { &self.cores[..] } else { &[] };
+                let spread = since_cycles..now_cycles;
+                record.make_up(cx, &mut Batch::new(&self.wanted, *kind, records, cores, turn, spread));
+            }
         }
         self.next = (self.next + 1) % self.kinds.len().max(1);
         self.left -= records;
-        if self.left == 0 {
-            self.conclude(cx);
-        }
         Activity::Busy
     }
 
@@ -146,7 +164,10 @@ impl<M: DeviceMemory, const CORES: usize> Workload<M, CORES> {
         let of_all = wanted.kinds.difference(WorkloadKinds::OF_SEQUENCERS);
         let is_sequencer = self.lane == LaneIndex::SEQUENCER;
         let own = if is_sequencer { wanted.kinds } else { of_all };
-        let has_pool = |kind: WorkloadKinds| !is_of_cores(kind) || !self.cores.is_empty();
+        let has_pool = |kind: WorkloadKinds| {
+            let has_item = kind != WorkloadKinds::AICORE_TASK || !wanted.core_item.is_null();
+            has_item && (!is_of_cores(kind) || !self.cores.is_empty())
+        };
         let known = own.intersection(WorkloadKinds::all()).iter();
         self.kinds = known.filter(|&kind| has_pool(kind)).map(|kind| (kind, Turn::default())).collect();
         self.next = 0;
@@ -155,23 +176,34 @@ impl<M: DeviceMemory, const CORES: usize> Workload<M, CORES> {
             true => 0,
             false => wanted.records / lanes + u64::from(u64::from(self.lane.get()) < wanted.records % lanes),
         };
-        self.left = share;
+        (self.wanted, self.left, self.items_left) = (wanted, share, 0);
+        self.is_owed = self.generation.is_some();
         self.until_cycles = cx.now_cycles();
         self.pace = Pace::new(&wanted, share, cx.platform().frequency_hz(), self.until_cycles);
     }
 
-    fn conclude<P: Platform<Memory = M>>(&self, cx: &Context<P>) {
+    /// Tells the host, once cores have finished what they were given.
+    fn conclude<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        lane: &LaneService<M, CORES>,
+    ) -> Activity {
+        if lane.has_made_up_items() {
+            return Activity::Idle;
+        }
+        self.is_owed = false;
         if let Some(generation) = self.generation {
             // A host that cannot be told has lost its memory, and asks no more.
             let _ = self.boot.show_workload_made(self.lane, generation);
             cx.note_host_news();
         }
+        Activity::Busy
     }
 }
 
 /// Whether each core has a pool of the kind.
 const fn is_of_cores(kind: WorkloadKinds) -> bool {
-    kind.intersects(WorkloadKinds::AICPU_TASK.union(WorkloadKinds::PMU))
+    kind.intersects(WorkloadKinds::AICPU_TASK.union(WorkloadKinds::PMU).union(WorkloadKinds::AICORE_TASK))
 }
 
 #[cfg(test)]

@@ -67,6 +67,23 @@ fn a_board_loses_nothing_to_a_host_that_stands_still() {
 }
 
 #[test]
+fn a_board_makes_up_arguments_with_bytes_chains_and_records_of_cores() {
+    for device in ["--arch a2a3 --transport shared", "--arch a5 --transport copy"] {
+        let kinds = "--subsystem args_dump,dep_gen,aicore_task --payload-bytes 3000 --chain 4";
+        let load = "--lanes 2 --buffers 1 --arena 16384 --records 6000 --pause-host 100@5";
+        let report = report("stress", "made-up", &format!("{kinds} {load} {device}"));
+        assert_eq!(report["lossless"], true, "{device}");
+        let sequences = &report["sequences"];
+        assert_eq!((&sequences["missing"], &sequences["repeated"]), (&0.into(), &0.into()), "{device}");
+        assert_eq!(sequences["records"], 6000, "{device}");
+        let (payloads, chains) = (&report["payloads"], &report["chains"]);
+        assert!(payloads["count"].as_u64() > Some(0), "{device}: {payloads}");
+        assert_eq!((&payloads["wrong"], &payloads["missing"]), (&0.into(), &0.into()), "{device}");
+        assert!(chains["links"].as_u64() > Some(0) && chains["torn"] == 0, "{device}: {chains}");
+    }
+}
+
+#[test]
 fn a_board_that_cannot_start_is_given_up_with_the_reason() {
     let config = QemuConfig { start_bound: Duration::from_secs(3), ..QemuConfig::new(image(), 2) };
     let refused = |config: &QemuConfig| QemuDevice::start(config).err().expect("no device");

@@ -4,8 +4,8 @@
 //! The region's header says how much to record until the host says otherwise. A header without its magic number is none, and
 //! nothing is recorded. An execution that names no task table is not recorded.
 
-use sluice_core::exec::tasks::{Arg, Binding, Item, TaskId};
-use sluice_core::exec::{CoreIndex, LaneIndex, WorkloadKinds};
+use sluice_core::exec::tasks::{Arg, Binding, ElementType, Item, TaskId};
+use sluice_core::exec::{CoreIndex, LaneIndex, Workload, WorkloadKinds};
 use sluice_core::layout::args_dump::{Level, MAGIC, Role, Stage, header_words};
 use sluice_core::layout::extension::AnswerCode;
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
@@ -112,13 +112,21 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
         if batch.kind != WorkloadKinds::ARGS_DUMP {
             return;
         }
-        // An argument of no bytes, so that nothing of anybody's memory is read.
+        let wanted = batch.wanted;
         let item = Item { chosen: u64::MAX, blocks: 1, args: 1, ..FromZeros::new_zeroed() };
-        let arg: Arg = FromZeros::new_zeroed();
-        let binding = Some(Binding { base: env.context().map().ram.base.0, size_bytes: 0 });
+        let mut arg = Arg { element: ElementType::BYTE, ..FromZeros::new_zeroed() };
+        // Without bytes nothing of anybody's memory is read.
+        let mut binding = Binding { base: env.context().map().ram.base.0, size_bytes: 0 };
+        if wanted.payload_bytes > 0 {
+            (arg.ndims, arg.shape[0], arg.strides[0]) = (1, wanted.payload_bytes, 1);
+            binding = Binding { base: wanted.payload_source.0, size_bytes: wanted.source_bytes() };
+        }
         let stage = if arg.role == Role::OUTPUT { Stage::AFTER_COMPLETION } else { Stage::BEFORE_DISPATCH };
         for made in batch {
-            let argument = Argument { task: made.number.into(), item: &item, index: 0, arg: &arg, binding };
+            let start = made.number % Workload::PAYLOAD_STARTS * Workload::PAYLOAD_STEP_BYTES;
+            arg.start_offset = start.into();
+            let (task, binding) = (made.number.into(), Some(binding));
+            let argument = Argument { task, item: &item, index: 0, arg: &arg, binding };
             let _ = self.records.argument(&argument, stage, env);
         }
     }

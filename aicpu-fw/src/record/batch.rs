@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use sluice_core::exec::{CoreIndex, WorkloadKinds};
+use sluice_core::exec::{CoreIndex, Workload, WorkloadKinds};
 use sluice_core::mmio::{Engine, TpbId};
 
 /// Where a kind of record stands: whose turn it is, and how many rounds there were.
@@ -30,6 +30,8 @@ pub(crate) struct MadeUp {
 pub(crate) struct Batch<'a> {
     /// Their kind.
     pub(crate) kind: WorkloadKinds,
+    /// What the host wants of records.
+    pub(crate) wanted: &'a Workload,
     left: u64,
     /// Those that take turns; none where the kind has one pool per lane.
     cores: &'a [CoreIndex],
@@ -41,6 +43,7 @@ pub(crate) struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// So many `records` of `kind`, spread over `cycles`, that go on from `turn`.
     pub(crate) fn new(
+        wanted: &'a Workload,
         kind: WorkloadKinds,
         records: u64,
         cores: &'a [CoreIndex],
@@ -48,7 +51,7 @@ impl<'a> Batch<'a> {
         cycles: Range<u64>,
     ) -> Self {
         let step_cycles = cycles.end.saturating_sub(cycles.start) / records.max(1);
-        Self { kind, left: records, cores, turn, at_cycles: cycles.start, step_cycles }
+        Self { kind, wanted, left: records, cores, turn, at_cycles: cycles.start, step_cycles }
     }
 }
 
@@ -81,7 +84,14 @@ mod tests {
         let (cores, mut turn): (std::vec::Vec<_>, _) = (CoreIndex::all(1).take(3).collect(), Turn::default());
         let mut made = std::vec::Vec::new();
         for records in [4, 0, 3] {
-            made.extend(Batch::new(WorkloadKinds::PMU, records, &cores, &mut turn, 100..140));
+            made.extend(Batch::new(
+                &Workload::NONE,
+                WorkloadKinds::PMU,
+                records,
+                &cores,
+                &mut turn,
+                100..140,
+            ));
         }
         let numbers = made.iter().map(|made| (made.core.get(), made.number));
         assert!(numbers.eq([(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2), (0, 3)]));
@@ -93,7 +103,7 @@ mod tests {
     #[test]
     fn a_pool_that_no_core_owns_counts_alone() {
         let mut turn = Turn::default();
-        let batch = Batch::new(WorkloadKinds::SCHED_PHASE, 3, &[], &mut turn, 5..5);
+        let batch = Batch::new(&Workload::NONE, WorkloadKinds::SCHED_PHASE, 3, &[], &mut turn, 5..5);
         assert!(batch.map(|made| made.number).eq([1, 2, 3]));
     }
 }

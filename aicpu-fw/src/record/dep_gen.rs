@@ -6,7 +6,7 @@
 use sluice_core::exec::tasks::{Item, ItemPlace, TaskId, TaskTable};
 use sluice_core::exec::{CoreIndex, LaneIndex, WorkloadKinds};
 use sluice_core::layout::args_dump::Role;
-use sluice_core::layout::dep_gen::{NO_KERNEL, TENSOR_BYTES};
+use sluice_core::layout::dep_gen::{MAX_EXPLICIT_DEPS, NO_KERNEL, OVERFLOW_DEPS, TENSOR_BYTES};
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
 use sluice_core::mem::{CopyMemory, DevAddr, DeviceMemory};
 use sluice_core::mmio::{Engine, TpbId};
@@ -83,7 +83,8 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
 
     fn make_up(&mut self, batch: &mut Batch<'_>, env: &mut Parking<'_, P>) {
         if batch.kind == WorkloadKinds::DEP_GEN {
-            batch.for_each(|made| _ = self.records.task(&MadeUpTask(made.number), env));
+            let chain = batch.wanted.chain;
+            batch.for_each(|made| _ = self.records.task(&MadeUpTask::new(made.number, chain), env));
         }
     }
 
@@ -92,12 +93,30 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
     }
 }
 
-/// A task that is nothing but a number, and waits for up to seven before it.
-struct MadeUpTask(u32);
+/// A task that is nothing but a number, and waits for those before it: for up to seven, or for as many as its chain is to
+/// have room for.
+struct MadeUpTask {
+    number: u32,
+    deps: u32,
+}
+
+impl MadeUpTask {
+    /// The task of that number, where the longest chain has so many slots.
+    fn new(number: u32, chain: u32) -> Self {
+        let deps = match number.checked_rem(chain) {
+            None | Some(0) => number % 8,
+            Some(links) => {
+                let full = (links - 1).saturating_mul(OVERFLOW_DEPS as u32);
+                full.saturating_add(MAX_EXPLICIT_DEPS as u32 + 1 + number % OVERFLOW_DEPS as u32)
+            }
+        };
+        Self { number, deps }
+    }
+}
 
 impl Submitted for MadeUpTask {
     fn id(&self) -> u64 {
-        self.0.into()
+        self.number.into()
     }
 
     fn kernels(&self) -> [i32; 3] {
@@ -109,11 +128,11 @@ impl Submitted for MadeUpTask {
     }
 
     fn deps(&self) -> u32 {
-        self.0 % 8
+        self.deps
     }
 
     fn dep(&self, number: u32) -> u64 {
-        self.0.wrapping_sub(number + 1).into()
+        self.number.wrapping_sub(number + 1).into()
     }
 
     fn tensors(&self) -> u32 {
@@ -178,5 +197,32 @@ impl<M: CopyMemory> Submitted for Task<'_, M> {
             described[..size_of_val(&arg)].copy_from_slice(arg.as_bytes());
         }
         (arg.role.0, descriptor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_core::producer::dep_gen::slots;
+
+    use super::*;
+
+    #[test]
+    fn chains_of_made_up_tasks_take_turns_in_length() {
+        for chain in [0, 1] {
+            let deps = (6..=10).map(|number| MadeUpTask::new(number, chain).deps);
+            assert!(deps.eq([6, 7, 0, 1, 2]), "no chains");
+        }
+        for chain in [2, 3, 1024] {
+            let lengths = (0..5000).map(|number| slots(MadeUpTask::new(number, chain).deps));
+            assert!(lengths.eq((0..5000).map(|number| 1 + number % chain)));
+        }
+        let fills = (0..OVERFLOW_DEPS as u32).map(|round| MadeUpTask::new(2 * round + 1, 2).deps);
+        let (fewest, most) = (fills.clone().min(), fills.max());
+        assert!(fewest < Some(70) && most == Some(64 + 582), "the last slot is filled differently");
+        assert_eq!(
+            MadeUpTask::new(u32::MAX - 1, u32::MAX).deps,
+            u32::MAX,
+            "more than any buffer has room for"
+        );
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Picked(pub(super) u8);
 
 impl Picked {
     /// All.
-    pub(super) const ALL: Self = Self(u8::MAX);
+    pub(crate) const ALL: Self = Self(u8::MAX);
 }
 
 /// Times that some recorder wants. The clock is not read for any other.
@@ -123,6 +123,13 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
+    /// The end of an item that is made up.
+    pub(crate) fn made_up(core: CoreIndex, token: u32, iteration: u32) -> Self {
+        let (dispatch_cycles, finish_cycles) = (None, None);
+        let (item, picked) = (None, Picked::ALL);
+        Self { core, token, kernel: 0, item, iteration, dispatch_cycles, finish_cycles, picked }
+    }
+
     /// The item's identity, as records carry it: the core in the upper half, its dispatch token in the lower.
     pub(super) fn task_id(&self) -> u64 {
         (self.core.get() as u64) << 32 | u64::from(self.token)

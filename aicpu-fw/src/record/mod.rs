@@ -355,6 +355,29 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         }
     }
 
+    /// A core was given an item that is made up, which it records. Nobody else does.
+    pub(crate) fn dispatched_made_up<P: Platform<Memory = M>>(
+        &mut self,
+        cx: &Context<P>,
+        core: CoreIndex,
+        token: u32,
+    ) {
+        let dispatch = Dispatch {
+            core,
+            token,
+            iteration: 0,
+            misses: 0,
+            dispatch_cycles: None,
+            is_recorded_by_core: true,
+            picked: Picked::ALL,
+        };
+        with_subsystems!(tell! self, cx, |recorder, env| {
+            if Recording::<P>::grants(recorder) {
+                recorder.dispatched(&dispatch, env);
+            }
+        });
+    }
+
     /// A core has finished an item, and those who wait for it are told next.
     #[inline]
     pub(crate) fn finished<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, finish: &Finish) {

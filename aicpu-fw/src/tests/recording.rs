@@ -3,7 +3,9 @@
 use core::mem::offset_of;
 use std::vec::Vec;
 
-use sluice_core::exec::{CoreIndex, HostBoot, Instruction, Recorders, SideTables};
+use sluice_core::exec::{
+    CoreIndex, HostBoot, Instruction, LaneIndex, Recorders, SideTables, Workload, WorkloadKinds,
+};
 use sluice_core::layout::device_phase::{self, BufferHeader, DevicePhase, NEVER, PHASES, PhaseRecord};
 use sluice_core::layout::extension::{
     self, ANSWER, Answer, AnswerCode, Extension, Head, LaneStatus, MAGIC, PoolStatus, Service, WindowUnit,
@@ -617,4 +619,37 @@ fn memory_that_a_core_may_still_write_is_not_said_to_be_flushed() {
         assert_eq!(session.lane_word(0, offset_of!(LaneStatus, flushed)), 0);
         assert_eq!(session.lane_word(1, offset_of!(LaneStatus, flushed)), 1);
     });
+}
+
+#[test]
+fn cores_record_items_that_belong_to_no_execution_and_nobody_else_does() {
+    const RECORDS: u32 = 203;
+    for max_cycles in [0, 50] {
+        with_bench(LANES, AgentDelays { seed: 9, max_cycles }, |bench| {
+            let mut host = bench.host(1);
+            let core_item = host.program(&[block(0, 0, &[], None)]);
+            let (records, kinds) = (RECORDS.into(), WorkloadKinds::AICORE_TASK);
+            let session = Session::plan(bench, &mut host, Level::FULL, 1);
+            session.boot.set_workload(&Workload { records, kinds, core_item, ..Workload::NONE }).unwrap();
+            session.attach();
+            bench.settle();
+            let made = |lane| session.boot.workload_made(LaneIndex::new(lane).unwrap());
+            assert_eq!([0, 1].map(made), [Ok(true), Ok(true)]);
+            session.boot.stop_recorders().unwrap();
+            bench.settle();
+            let mut total = 0;
+            for (_, entry) in session.published() {
+                let own: Vec<AicoreTaskRecord> = session.records(entry.buffer, AICORE_TASK_BUFFER);
+                let tokens = own.iter().map(|record| record.reg_task_id);
+                assert!(tokens.eq(1..=own.len() as u32) && own.iter().all(|record| record.end_time > 0));
+                let turns = if max_cycles == 0 { 20..=21 } else { 15..=25 };
+                assert!(turns.contains(&own.len()), "cores take turns: {}", own.len());
+                total += own.len() as u32;
+            }
+            assert_eq!(total, RECORDS, "and no record of any other kind");
+            session.boot.set_workload(&Workload::NONE).unwrap();
+            let execution = programs(&mut host);
+            execute(bench, &mut host, execution, 1);
+        });
+    }
 }

@@ -50,6 +50,10 @@ struct WorkloadLine {
     stop: u32,
     kinds: u32,
     rate_hz: u64,
+    chain: u32,
+    payload_bytes: u32,
+    payload_source: u64,
+    core_item: u64,
 }
 
 /// Lanes that have a word in the workload's line: more than any architecture has.
@@ -275,8 +279,17 @@ impl<M: CopyMemory> HostBoot<M> {
     /// # Errors
     /// [`Fault`] when memory cannot be reached.
     pub fn set_workload(&self, workload: &Workload) -> Result<(), Fault> {
-        let &Workload { records, kinds, rate_hz } = workload;
-        let line = WorkloadLine { records, stop: 0, kinds: kinds.bits(), rate_hz };
+        let &Workload { records, kinds, rate_hz, chain, payload_bytes, payload_source, core_item } = workload;
+        let line = WorkloadLine {
+            records,
+            stop: 0,
+            kinds: kinds.bits(),
+            rate_hz,
+            chain,
+            payload_bytes,
+            payload_source: payload_source.0,
+            core_item: core_item.0,
+        };
         self.memory.write_bytes(self.boot.offset(WORKLOAD), line.as_bytes())?;
         self.workload_stop.try_publish(0)
     }
@@ -372,8 +385,15 @@ impl<M: CopyMemory> LaneBoot<M> {
     pub fn workload(&self) -> Result<Workload, Fault> {
         let mut line = WorkloadLine::new_zeroed();
         self.memory.read_bytes(self.boot.offset(WORKLOAD), line.as_mut_bytes())?;
-        let WorkloadLine { records, kinds, rate_hz, .. } = line;
-        Ok(Workload { records, kinds: WorkloadKinds::from_bits_retain(kinds), rate_hz })
+        Ok(Workload {
+            records: line.records,
+            kinds: WorkloadKinds::from_bits_retain(line.kinds),
+            rate_hz: line.rate_hz,
+            chain: line.chain,
+            payload_bytes: line.payload_bytes,
+            payload_source: DevAddr(line.payload_source),
+            core_item: DevAddr(line.core_item),
+        })
     }
 
     /// Whether the host wants no more of the workload.
@@ -489,6 +509,10 @@ mod tests {
             records: u64::MAX - 1,
             kinds: WorkloadKinds::PMU | WorkloadKinds::from_bits_retain(1 << 31),
             rate_hz: 1 << 40,
+            chain: 3,
+            payload_bytes: 4096,
+            payload_source: DevAddr(0x5_0000_0040),
+            core_item: DevAddr(0x6_0000_0080),
         };
         for generation in [1, 2] {
             host.set_workload(&workload).unwrap();

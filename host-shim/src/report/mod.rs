@@ -62,6 +62,12 @@ pub struct Report {
     /// Numbers of made-up records; absent where records have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequences: Option<Sequences>,
+    /// Bytes of made-up arguments; absent where they have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payloads: Option<Payloads>,
+    /// Chains of made-up dependencies; absent where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chains: Option<Chains>,
     /// Phases of the device by name, those that occurred: the longest over all lanes, nanoseconds.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub phases_ns: BTreeMap<String, u64>,
@@ -293,6 +299,32 @@ pub struct Sequences {
     pub repeated: u64,
 }
 
+/// Arguments with bytes, each held against what it has to hold, over all lanes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Payloads {
+    /// Those that came whole.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those with other bytes than theirs.
+    pub wrong: u64,
+    /// Records without the bytes of their argument.
+    pub missing: u64,
+}
+
+/// Tasks with chains of dependencies, each held against what it has to wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Chains {
+    /// Tasks that came with all of their chain.
+    pub tasks: u64,
+    /// Slots that their chains took beside.
+    pub links: u64,
+    /// Chains that are not whole, or not the task's.
+    pub torn: u64,
+}
+
 /// Waits of lanes, all lanes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -431,7 +463,8 @@ mod tests {
         let dfx = [("swimlane".to_owned(), swimlane)].into();
         let phases_ns = [("run_wall".to_owned(), 1)].into();
         let sequences = Some(Sequences::default());
-        let report = Report { dfx, artefacts, phases_ns, sequences, ..Report::default() };
+        let (payloads, chains) = (Some(Payloads::default()), Some(Chains::default()));
+        let report = Report { dfx, artefacts, phases_ns, sequences, payloads, chains, ..Report::default() };
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         for path in [
             "/device",
@@ -477,6 +510,13 @@ mod tests {
             "/sequences/records",
             "/sequences/missing",
             "/sequences/repeated",
+            "/payloads/count",
+            "/payloads/bytes",
+            "/payloads/wrong",
+            "/payloads/missing",
+            "/chains/tasks",
+            "/chains/links",
+            "/chains/torn",
             "/phases_ns/run_wall",
             "/artefacts/trace",
             "/artefacts/capture",

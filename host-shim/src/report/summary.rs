@@ -4,7 +4,7 @@ use core::fmt;
 use std::path::Path;
 
 use super::units::{Bytes, Count, Many, OneLine, Span};
-use super::{Artefacts, Freeze, Late, Report, Sequences, Tensor};
+use super::{Artefacts, Chains, Freeze, Late, Payloads, Report, Sequences, Tensor};
 
 /// A report to be shown; `folder` holds the run's artefacts, where they are known.
 #[derive(Clone, Copy, Debug)]
@@ -252,6 +252,31 @@ impl Page<'_> {
                     Many(records, "record", "records"),
                     Count(missing),
                     Count(repeated)
+                ),
+            )?;
+        }
+        if let Some(Payloads { count, bytes, wrong, missing }) = self.report.payloads {
+            line(
+                f,
+                "payloads",
+                format_args!(
+                    "{} with {} compared, {} wrong, {} missing",
+                    Many(count, "argument", "arguments"),
+                    Bytes(bytes),
+                    Count(wrong),
+                    Count(missing)
+                ),
+            )?;
+        }
+        if let Some(Chains { tasks, links, torn }) = self.report.chains {
+            line(
+                f,
+                "chains",
+                format_args!(
+                    "{} with {} compared, {} torn",
+                    Many(tasks, "task", "tasks"),
+                    Many(links, "link", "links"),
+                    Count(torn)
                 ),
             )?;
         }

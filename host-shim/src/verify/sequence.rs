@@ -2,11 +2,13 @@
 //!
 //! | record | where its number stands |
 //! |---|---|
-//! | task | dispatch token |
+//! | task, of a lane or of its core | dispatch token |
 //! | phase of a lane | iteration of the loop |
 //! | submit | submit number |
 //! | counters, dependencies, argument | lower half of the task's identity |
 //! | scope | source line |
+//!
+//! A chain of dependencies is one record with one number.
 //!
 //! Memory: a few words per pool, whatever the number of records. Numbers have 32 bits and count on from 1 beyond that.
 
@@ -14,7 +16,10 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use sluice_core::layout::swimlane::{AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord};
+use sluice_core::layout::dep_gen::RecordFlags;
+use sluice_core::layout::swimlane::{
+    AicoreTaskRecord, AicpuOrchPhaseRecord, AicpuSchedPhaseRecord, AicpuTaskRecord,
+};
 use sluice_core::layout::{PoolKind, SubsystemId, args_dump, dep_gen, pmu, scope_stats};
 
 use crate::capture::Pool;
@@ -41,6 +46,8 @@ pub struct SequenceCheck {
 struct Course {
     /// Numbers that have come or were left out.
     passed: u64,
+    /// Slots that belong to the record before them.
+    links: u64,
     found: Sequences,
 }
 
@@ -68,6 +75,7 @@ fn place_of(pool: Pool) -> Option<(usize, usize)> {
     }
     Some(match (pool.subsystem.id()?, pool.kind) {
         (SubsystemId::Swimlane, PoolKind::AICPU_TASK) => place!(AicpuTaskRecord, reg_task_id),
+        (SubsystemId::Swimlane, PoolKind::AICORE_TASK) => place!(AicoreTaskRecord, reg_task_id),
         (SubsystemId::Swimlane, PoolKind::SCHED_PHASE) => place!(AicpuSchedPhaseRecord, loop_iter),
         (SubsystemId::Swimlane, PoolKind::ORCH_PHASE) => place!(AicpuOrchPhaseRecord, submit_idx),
         // The same on either architecture.
@@ -77,6 +85,15 @@ fn place_of(pool: Pool) -> Option<(usize, usize)> {
         (SubsystemId::ScopeStats, _) => place!(scope_stats::Record, site_line),
         _ => return None,
     })
+}
+
+/// Whether a record is no more than a part of the one before it.
+fn is_link(pool: Pool, record: &[u8]) -> bool {
+    if pool.subsystem.id() != Some(SubsystemId::DepGen) {
+        return false;
+    }
+    let flags = record[offset_of!(dep_gen::Record, flags)..].first_chunk();
+    flags.is_some_and(|flags| u32::from_le_bytes(*flags) & RecordFlags::IS_OVERFLOW.bits() != 0)
 }
 
 impl SequenceCheck {
@@ -89,6 +106,10 @@ impl SequenceCheck {
         let Some((offset, bytes)) = place_of(pool) else { return };
         let mut course = self.pools().get(&pool).copied().unwrap_or_default();
         for record in records.chunks_exact(bytes) {
+            if is_link(pool, record) {
+                course.links += 1;
+                continue;
+            }
             if let Some(number) = record[offset..].first_chunk() {
                 course.meet(u32::from_le_bytes(*number));
             }
@@ -101,8 +122,8 @@ impl SequenceCheck {
         if place_of(pool).is_none() {
             return Sequences::default();
         }
-        let Course { passed, found } = self.pools().get(&pool).copied().unwrap_or_default();
-        Sequences { missing: found.missing + produced.saturating_sub(passed), ..found }
+        let Course { passed, links, found } = self.pools().get(&pool).copied().unwrap_or_default();
+        Sequences { missing: found.missing + produced.saturating_sub(passed + links), ..found }
     }
 }
 
@@ -110,6 +131,7 @@ impl SequenceCheck {
 mod tests {
     use super::*;
     use crate::capture::Subsystem;
+    use crate::capture::chains::tests::slots;
     use zerocopy::{FromZeros, IntoBytes};
 
     const POOL: Pool = Pool { subsystem: Subsystem::SWIMLANE, kind: PoolKind::AICPU_TASK, instance: 3 };
@@ -156,10 +178,21 @@ mod tests {
         check.buffer(POOL, &tasks([1, 2]));
         let other = Pool { instance: 4, ..POOL };
         check.buffer(other, &tasks([1]));
-        let own = Pool { kind: PoolKind::AICORE_TASK, ..POOL };
-        check.buffer(own, &tasks([7]));
+        let unknown = Pool { kind: PoolKind(77), ..POOL };
+        check.buffer(unknown, &tasks([7]));
         assert_eq!(check.of(POOL, 2), Sequences { records: 2, ..Sequences::default() });
         assert_eq!(check.of(other, 1), Sequences { records: 1, ..Sequences::default() });
-        assert_eq!(check.of(own, 1), Sequences::default());
+        assert_eq!(check.of(unknown, 1), Sequences::default());
+    }
+
+    #[test]
+    fn a_chain_is_one_record_with_one_number() {
+        let check = SequenceCheck::default();
+        let pool = Pool { subsystem: SubsystemId::DepGen.into(), kind: PoolKind::SOLE, instance: 0 };
+        let chain = |number: u64, deps: usize| slots(number, &vec![0; deps], &[]);
+        check.buffer(pool, &[chain(1, 0), chain(2, 700), chain(3, 65)].concat());
+        let three = Sequences { records: 3, ..Sequences::default() };
+        assert_eq!(check.of(pool, 6), three, "three tasks in six slots");
+        assert_eq!(check.of(pool, 7), Sequences { missing: 1, ..three });
     }
 }

@@ -114,6 +114,77 @@ fn records_of_any_subsystem_are_made_up_and_come_once() {
     }
 }
 
+/// Both architectures, both transports.
+const DEVICES: [(&str, &str); 4] = [("a2a3", "shared"), ("a2a3", "copy"), ("a5", "shared"), ("a5", "copy")];
+
+#[test]
+fn arguments_of_many_laps_of_an_arena_come_with_their_own_bytes() {
+    for (arch, transport) in DEVICES {
+        let folder = Folder::new(&format!("payloads-{arch}-{transport}"));
+        // Four and a half arguments to a lap, and more laps than records to a buffer.
+        let args = ["--subsystem", "args_dump", "--records", "4000", "--payload-bytes", "14500"];
+        let place = ["--arena", "65536", "--buffers", "1", "--pause-host", "100@5"];
+        let report =
+            stress(&folder, &[&args[..], &place, &["--arch", arch, "--transport", transport]].concat());
+        let payloads = json!({"count": 4_000, "bytes": 58_000_000, "wrong": 0, "missing": 0});
+        assert_eq!((&report["payloads"], &report["lossless"]), (&payloads, &json!(true)));
+        assert_eq!(report["sequences"], json!({"records": 4_000, "missing": 0, "repeated": 0}));
+        let switches = report["dfx"]["args_dump"]["switches"].as_u64().unwrap();
+        assert!(switches >= 900, "each lap is published before the next: {switches}");
+        assert_eq!(check(&folder.path("capture.slc")).1, 0);
+    }
+}
+
+#[test]
+fn chains_of_dependencies_never_span_buffers() {
+    for (arch, transport) in DEVICES {
+        let folder = Folder::new(&format!("chains-{arch}-{transport}"));
+        let args = ["--subsystem", "dep_gen", "--records", "3000", "--chain", "5", "--buffers", "1"];
+        let device = ["--arch", arch, "--transport", transport, "--pause-host", "100@5"];
+        let report = stress(&folder, &[&args[..], &device].concat());
+        // Tasks 1 to 3,000 take 1 + n mod 5 slots.
+        assert_eq!(report["chains"], json!({"tasks": 3_000, "links": 6_000, "torn": 0}));
+        assert_eq!(
+            (&report["dfx"]["dep_gen"]["collected"], &report["lossless"]),
+            (&json!(9_000), &json!(true))
+        );
+        assert_eq!(report["sequences"], json!({"records": 3_000, "missing": 0, "repeated": 0}));
+        assert_eq!(check(&folder.path("capture.slc")).1, 0);
+    }
+}
+
+#[test]
+fn cores_that_share_one_buffer_each_leave_every_record() {
+    for (arch, transport) in DEVICES {
+        for buffers in ["1", "2"] {
+            let folder = Folder::new(&format!("cores-{arch}-{transport}-{buffers}"));
+            let args = ["--subsystem", "aicore_task", "--records", "20000", "--buffers", buffers];
+            let device = ["--arch", arch, "--transport", transport, "--pause-host", "100@5"];
+            let report = stress(&folder, &[&args[..], &device].concat());
+            let swimlane = &report["dfx"]["swimlane"];
+            assert_eq!((&swimlane["collected"], &report["lossless"]), (&json!(20_000), &json!(true)));
+            assert_eq!(report["sequences"], json!({"records": 20_000, "missing": 0, "repeated": 0}));
+            let others = ["pmu", "dep_gen", "args_dump", "scope_stats"];
+            assert!(others.iter().all(|other| report["dfx"][other]["produced"] == 0), "{report}");
+            let (checked, status) = check(&folder.path("capture.slc"));
+            assert_eq!((checked["pools"].as_array().unwrap().len(), status), (5, 0), "each core its own");
+        }
+    }
+}
+
+#[test]
+fn a_rate_holds_for_items_of_cores_and_for_arguments_with_bytes() {
+    let folder = Folder::new("rates");
+    let args = ["--records", "3000", "--rate", "20000", "--subsystem", "aicore_task,dep_gen,args_dump"];
+    let report = stress(&folder, &[&args[..], &["--chain", "3", "--payload-bytes", "4096"]].concat());
+    assert_eq!(report["sequences"], json!({"records": 3_000, "missing": 0, "repeated": 0}));
+    assert!(report["duration_ns"].as_u64().unwrap() >= 140_000_000, "a seventh of a second: {report}");
+    let counted = report["payloads"]["count"].as_u64().unwrap();
+    assert!(counted > 0 && report["payloads"]["missing"] == 0 && report["chains"]["torn"] == 0, "{report}");
+    let page = sluice(&["report", folder.out()]);
+    assert!(text(&page.stdout).contains("numbers"), "{page:?}");
+}
+
 #[test]
 fn a_rate_is_kept_on_the_clock_of_the_device() {
     let folder = Folder::new("rate");
@@ -183,6 +254,19 @@ fn records_of_a_subsystem_that_is_off_are_refused() {
     let output = sluice(&["stress", "--sample", "2"]);
     assert_eq!(code(&output), 2);
     assert!(text(&output.stderr).contains("made-up records belong to no execution"));
+    for (args, reason) in [
+        (&["--payload-bytes", "5"][..], "'--payload-bytes' is about records of `args_dump`"),
+        (&["--chain", "2", "--subsystem", "pmu"], "'--chain' is about records of `dep_gen`"),
+        (
+            &["--payload-bytes", "4097", "--subsystem", "args_dump", "--arena", "4096"],
+            "arguments of 4097 bytes do not fit an arena of 4096: raise '--arena'",
+        ),
+        (&["--chain", "1025", "--subsystem", "dep_gen"], "1025 is not in 1..=1024"),
+    ] {
+        let output = sluice(&[&["stress"], args].concat());
+        assert_eq!(code(&output), 2);
+        assert!(text(&output.stderr).contains(reason), "{}", text(&output.stderr));
+    }
 }
 
 #[test]

@@ -1,25 +1,32 @@
 //! `sluice stress`: lanes make up records of any subsystem, as fast as they can or at a rate; none may be lost.
 
-use std::io;
+mod check;
+
 use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_core::exec::{CoreIndex, HostBoot, LaneIndex, Workload, WorkloadKinds};
-use sluice_core::layout::SubsystemId;
-use sluice_host::capture::{Core, Manifest, Pool, PoolTotals};
+use sluice_core::exec::{
+    CoreIndex, HostBoot, Instruction, InstructionBytes, LaneIndex, RunBlock, Workload, WorkloadKinds,
+};
+use sluice_core::layout::extension::LINE_BYTES;
+use sluice_core::layout::{SubsystemId, args_dump, dep_gen};
+use sluice_core::mem::{CopyMemory, DevAddr};
+use sluice_core::mmio::QueueId;
+use sluice_host::capture::{Core, Manifest};
 use sluice_host::device::Device;
-use sluice_host::device::heap::Heap;
+use sluice_host::device::heap::{DeviceBlock, Heap, UsageTag};
 use sluice_host::device::qemu::{QemuConfig, QemuDevice};
 use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::device::unmapped::Unmapped;
-use sluice_host::dfx::{BufferMeta, Freeze, LanePhase, PayloadMeta, Session, Sink, Wait};
-use sluice_host::report::units::Many;
-use sluice_host::report::{self, Model, Report};
-use sluice_host::verify::{Extent, SequenceCheck};
+use sluice_host::dfx::Session;
+use sluice_host::report::Model;
+use sluice_host::verify::{Extent, made_up};
+use zerocopy::IntoBytes;
 
+use self::check::{Checked, Checks};
 use crate::interrupt::Interrupt;
 use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line};
 use crate::recording::{Capture, blank_report, recorded};
@@ -39,6 +46,12 @@ pub(crate) struct Args {
     /// Records per second that all lanes make together, or max for as fast as they can
     #[arg(long, default_value = "max", value_name = "R|max")]
     rate: Rate,
+    /// Bytes of each argument, of which every one is compared
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    payload_bytes: u32,
+    /// Slots of the longest chain of dependencies; tasks take from one to so many in turns
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=dep_gen::RECORDS as i64), value_name = "N")]
+    chain: u32,
     /// TPBs of the device, of five cores each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8), value_name = "N")]
     tpbs: u32,
@@ -98,9 +111,10 @@ impl FromStr for Rate {
 struct Kinds(WorkloadKinds);
 
 /// What can be made up, by name; the first of a subsystem under the name of its own stands for all of them.
-const KINDS: [(&str, SubsystemId, WorkloadKinds); 8] = [
+const KINDS: [(&str, SubsystemId, WorkloadKinds); 9] = [
     ("swimlane", SubsystemId::Swimlane, OF_SWIMLANE),
     ("aicpu_task", SubsystemId::Swimlane, WorkloadKinds::AICPU_TASK),
+    ("aicore_task", SubsystemId::Swimlane, WorkloadKinds::AICORE_TASK),
     ("sched_phase", SubsystemId::Swimlane, WorkloadKinds::SCHED_PHASE),
     ("orch_phase", SubsystemId::Swimlane, WorkloadKinds::ORCH_PHASE),
     ("pmu", SubsystemId::Pmu, WorkloadKinds::PMU),
@@ -108,8 +122,10 @@ const KINDS: [(&str, SubsystemId, WorkloadKinds); 8] = [
     ("args_dump", SubsystemId::ArgsDump, WorkloadKinds::ARGS_DUMP),
     ("scope_stats", SubsystemId::ScopeStats, WorkloadKinds::SCOPE_STATS),
 ];
-const OF_SWIMLANE: WorkloadKinds =
-    WorkloadKinds::AICPU_TASK.union(WorkloadKinds::SCHED_PHASE).union(WorkloadKinds::ORCH_PHASE);
+const OF_SWIMLANE: WorkloadKinds = WorkloadKinds::AICPU_TASK
+    .union(WorkloadKinds::AICORE_TASK)
+    .union(WorkloadKinds::SCHED_PHASE)
+    .union(WorkloadKinds::ORCH_PHASE);
 
 impl FromStr for Kinds {
     type Err = String;
@@ -137,9 +153,34 @@ impl Kinds {
 }
 
 impl Args {
-    fn workload(&self) -> Workload {
-        let rate_hz = self.rate.0.map_or(0, NonZeroU64::get);
-        Workload { records: self.records, kinds: self.subsystem.0, rate_hz }
+    /// What lanes are to make up, and the device memory that they do it with.
+    fn workload<M: CopyMemory>(
+        &self,
+        memory: &M,
+        heap: &Heap,
+    ) -> anyhow::Result<(Workload, Vec<DeviceBlock>)> {
+        let mut workload = Workload {
+            records: self.records,
+            kinds: self.subsystem.0,
+            rate_hz: self.rate.0.map_or(0, NonZeroU64::get),
+            chain: self.chain,
+            payload_bytes: self.payload_bytes,
+            ..Workload::NONE
+        };
+        let mut blocks = Vec::new();
+        let mut place = |bytes: &[u8]| -> anyhow::Result<DevAddr> {
+            let block = heap.alloc(bytes.len() as u64, LINE_BYTES as u64, UsageTag::Generic)?;
+            memory.write_bytes(block.at(), bytes)?;
+            blocks.push(block);
+            Ok(blocks[blocks.len() - 1].at())
+        };
+        if workload.payload_bytes > 0 {
+            workload.payload_source = place(&made_up::source(&workload))?;
+        }
+        if workload.kinds.contains(WorkloadKinds::AICORE_TASK) {
+            workload.core_item = place(nothing_to_do()?.as_bytes())?;
+        }
+        Ok((workload, blocks))
     }
 
     fn check(&self) -> Result<(), clap::Error> {
@@ -150,6 +191,25 @@ impl Args {
                 clap::error::ErrorKind::ArgumentConflict,
                 "made-up records belong to no execution: '--sample' and '--window' choose none of them\n",
             ));
+        }
+        let arena_bytes = self.recording.arena.map_or(args_dump::DEFAULT_ARENA_BYTES, NonZeroU64::get);
+        let needless = |option: &str, kind: &str| {
+            format!("'{option}' is about records of `{kind}`, of which '--subsystem' makes none\n")
+        };
+        let refused = if self.payload_bytes > 0 && !self.subsystem.0.contains(WorkloadKinds::ARGS_DUMP) {
+            Some(needless("--payload-bytes", "args_dump"))
+        } else if self.chain > 1 && !self.subsystem.0.contains(WorkloadKinds::DEP_GEN) {
+            Some(needless("--chain", "dep_gen"))
+        } else if u64::from(self.payload_bytes) > arena_bytes {
+            Some(format!(
+                "arguments of {} bytes do not fit an arena of {arena_bytes}: raise '--arena'\n",
+                self.payload_bytes
+            ))
+        } else {
+            None
+        };
+        if let Some(text) = refused {
+            return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
         }
         let recorded = &self.recording.dfx.0;
         match self
@@ -166,35 +226,11 @@ impl Args {
     }
 }
 
-/// Looks at the number of every record on its way.
-struct Numbered {
-    inner: Arc<dyn Sink>,
-    check: Arc<SequenceCheck>,
-}
-
-impl Sink for Numbered {
-    fn buffer(&self, meta: &BufferMeta, records: &[u8]) -> io::Result<()> {
-        self.inner.buffer(meta, records)?;
-        let pool = Pool { subsystem: meta.subsystem.into(), kind: meta.kind, instance: meta.instance.0 };
-        self.check.buffer(pool, records);
-        Ok(())
-    }
-
-    fn payload(&self, meta: &PayloadMeta, bytes: &[u8]) -> io::Result<()> {
-        self.inner.payload(meta, bytes)
-    }
-
-    fn freeze(&self, freeze: &Freeze) -> io::Result<()> {
-        self.inner.freeze(freeze)
-    }
-
-    fn waits(&self, waits: &[Wait]) -> io::Result<()> {
-        self.inner.waits(waits)
-    }
-
-    fn phases(&self, phases: &[LanePhase]) -> io::Result<()> {
-        self.inner.phases(phases)
-    }
+/// An instruction that moves nothing and signals nobody.
+fn nothing_to_do() -> anyhow::Result<InstructionBytes> {
+    let queue = QueueId::new(0)?;
+    let block = RunBlock { queue, block: 0, pairs: 0, waits: Default::default(), signal: None, kernel: 0 };
+    Ok(InstructionBytes::encode(&Instruction::RunBlock(block)))
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -236,42 +272,20 @@ fn load<D: Device>(args: &Args, device: &Arc<D>, interrupt: &Interrupt) -> anyho
     let mut pools = Vec::new();
     if let Some(config) = config {
         let boot = HostBoot::attach(device.memory(), device.map().boot)?;
-        boot.set_workload(&args.workload())?;
+        let (workload, _blocks) = args.workload(device.memory(), &heap)?;
+        boot.set_workload(&workload)?;
         let started_ns = capture.now_ns();
-        let check = Arc::new(SequenceCheck::default());
-        let sink = Numbered { inner: capture.sink(), check: Arc::clone(&check) };
+        let checks = Arc::new(Checks::new(&workload));
+        let sink = Checked { inner: capture.sink(), checks: Arc::clone(&checks) };
         let session = Session::start(device, &heap, config, Arc::new(sink))?;
         await_lanes(args, &**device, &session, &boot, &capture, interrupt)?;
         let accounts = session.stop()?;
         report.duration_ns = capture.now_ns() - started_ns;
         pools = capture.account(&accounts, &args.recording.extents(), &mut report);
-        note_sequences(&check, &pools, &mut report);
+        checks.note(&pools, &mut report);
     }
     report.interrupted = interrupt.has_come();
     capture.finish(&**device, report, pools, &args.recording, interrupt)
-}
-
-/// Writes into the report whether the records of each pool came once and in order.
-fn note_sequences(check: &SequenceCheck, pools: &[PoolTotals], report: &mut Report) {
-    let mut all = report::Sequences::default();
-    for totals in pools {
-        let Some(pool) = totals.pool() else { continue };
-        let found = check.of(pool, totals.produced);
-        all.records += found.records;
-        all.missing += found.missing;
-        all.repeated += found.repeated;
-        // What is counted as lost is said elsewhere.
-        let unexplained = found.missing.saturating_sub(totals.dropped);
-        if unexplained > 0 {
-            let records = Many(unexplained, "record is", "records are");
-            report.wrong.push(format!("{pool}: {records} missing and not counted as lost"));
-        }
-        if found.repeated > 0 {
-            let records = Many(found.repeated, "record", "records");
-            report.wrong.push(format!("{pool}: {records} came twice or out of order"));
-        }
-    }
-    report.sequences = Some(all);
 }
 
 /// Waits until every lane has made its share, and keeps the appointed pauses. A signal ends the workload.
@@ -363,10 +377,8 @@ mod tests {
         assert_eq!("swimlane".parse(), Ok(Kinds(OF_SWIMLANE)));
         let all: Kinds = "all".parse().unwrap();
         assert_eq!(all.0, WorkloadKinds::all());
-        let refused = "aicore_task".parse::<Kinds>().unwrap_err();
-        assert!(
-            refused.starts_with("no records are made up of `aicore_task`, only all, swimlane, aicpu_task")
-        );
+        let refused = "tensors".parse::<Kinds>().unwrap_err();
+        assert!(refused.starts_with("no records are made up of `tensors`, only all, swimlane, aicpu_task"));
         let of = |text: &str| text.parse::<Kinds>().unwrap().subsystems().collect::<Vec<_>>();
         assert!(of("pmu").iter().eq([&SubsystemId::Pmu]));
         assert!(of("orch_phase").iter().all(|subsystem| *subsystem == SubsystemId::Swimlane));
