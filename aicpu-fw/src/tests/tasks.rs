@@ -8,6 +8,7 @@ use sluice_core::exec::{CoreIndex, HostBoot, Recorders, SideTables};
 use sluice_core::layout::args_dump::{
     BUFFER, BufferState, Level, MAGIC, Record, Role, Stage, header_words, region,
 };
+use sluice_core::layout::extension::{self, Extension, Head, layout_hash};
 use sluice_core::layout::{
     ArchId, EnableMask, Instance, Lane, PoolKind, Region, SUBSYSTEMS, Shape, SubsystemId,
 };
@@ -22,7 +23,7 @@ use crate::test_host::{TestHost, copy};
 const LANES: u32 = 2;
 const ARENA_BYTES: u64 = 4096;
 
-/// An ArgsDump region without an extension block, one buffer per lane.
+/// An ArgsDump region, without an extension block unless one is said; one buffer per lane.
 struct Session<'a> {
     memory: Memory<'a>,
     boot: HostBoot<Memory<'a>>,
@@ -32,6 +33,15 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn attach(bench: &Bench<'a>, host: &mut TestHost<Memory<'a>>, magic: u32) -> Self {
+        Self::attach_beside(bench, host, magic, DevAddr::NULL)
+    }
+
+    fn attach_beside(
+        bench: &Bench<'a>,
+        host: &mut TestHost<Memory<'a>>,
+        magic: u32,
+        extension: DevAddr,
+    ) -> Self {
         let region = region(Shape::new(ArchId::A2a3, LANES, 10).unwrap());
         let at = host.alloc(region.bytes() as u64);
         let boot = HostBoot::attach(&bench.memory, bench.map.boot).unwrap();
@@ -50,7 +60,7 @@ impl<'a> Session<'a> {
         let mut regions = [DevAddr::NULL; SUBSYSTEMS];
         regions[SubsystemId::ArgsDump.index()] = at;
         let (enabled, tables) = (EnableMask::ARGS_DUMP, SideTables::default());
-        let recorders = Recorders { enabled, extension: DevAddr::NULL, regions, tables };
+        let recorders = Recorders { enabled, extension, regions, tables };
         session.boot.attach_recorders(&recorders).unwrap();
         session
     }
@@ -205,4 +215,42 @@ fn a_region_without_its_magic_number_is_left_alone() {
         let pool = session.region.pool(PoolKind::SOLE, Instance(0)).unwrap();
         assert_eq!(session.get(session.at.offset(pool.free_head as u64)), 0, "no buffer was taken");
     });
+}
+
+#[test]
+fn arguments_are_not_recorded_for_a_host_that_was_built_apart() {
+    let (arch, cores) = (ArchId::A2a3, 10);
+    let bytes_of_block = Extension::new(Shape::new(arch, LANES, cores).unwrap()).bytes();
+    let built_together = Head {
+        magic: extension::MAGIC,
+        version: extension::VERSION,
+        layout_hash: layout_hash(arch),
+        bytes: bytes_of_block as u32,
+        lanes: LANES,
+        cores,
+        ..Head::new_zeroed()
+    };
+    let apart = [
+        Head { layout_hash: layout_hash(arch) ^ 1, ..built_together },
+        Head { layout_hash: layout_hash(ArchId::A5), ..built_together },
+        Head { version: 9, ..built_together },
+        Head { lanes: LANES + 1, ..built_together },
+    ];
+    for (head, records) in [(built_together, 2)].into_iter().chain(apart.map(|head| (head, 0))) {
+        with_bench(LANES, NO_DELAY, |bench| {
+            let mut host = bench.host(1);
+            let model = Model::place(&mut host);
+            let extension = host.alloc(bytes_of_block as u64);
+            host.write(extension, head.as_bytes());
+            let session = Session::attach_beside(bench, &mut host, MAGIC, extension);
+            model.execute(bench, &mut host, true);
+            assert_eq!(session.stop(bench).len(), records, "{head:?}");
+            let pool = session.region.pool(PoolKind::SOLE, Instance(0)).unwrap();
+            let word = |offset: usize| session.get(session.at.offset(offset as u64));
+            let cursor = word(pool.base + offset_of!(BufferState, arena_write_offset));
+            let claimed = word(pool.free_head);
+            let expected = if records > 0 { (128, 1) } else { (0, 0) };
+            assert_eq!((cursor, claimed), expected, "neither arena nor buffers were touched: {head:?}");
+        });
+    }
 }

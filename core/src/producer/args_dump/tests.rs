@@ -10,10 +10,10 @@ use super::*;
 use crate::exec::tasks::ElementType;
 use crate::gate::Gate;
 use crate::layout::args_dump::BufferState;
-use crate::layout::extension::{self, Extension, Service};
+use crate::layout::extension::{self, Extension, PoolStatus, Service};
 use crate::layout::{ArchId, Lane as LaneNumber, Region, Shape, SubsystemId};
 use crate::mem::testing::{BlockMemory, Poke, block};
-use crate::producer::{Progress, ReadyEntry};
+use crate::producer::{ArenaState, PoolState, Progress, ReadyEntry};
 
 const BASE: DevAddr = DevAddr(0x1_0000_0000);
 /// Where parts lie, from the base.
@@ -354,4 +354,35 @@ fn records_given_up_owe_no_acknowledgement() {
     // The buffer cannot be published; with its records its payloads are gone, and the arena is free.
     bench.record(2, &[(100, 1)], &mut alone()).unwrap();
     assert_eq!((bench.total(), bench.dropped(), bench.host.published()), (2, 1, 0));
+}
+
+#[test]
+fn arguments_and_their_bytes_beyond_a_word_still_add_up() {
+    let mut bench = Bench::new(Level::FULL, 2);
+    let almost = u64::from(u32::MAX);
+    let pool = &mut bench.recorder.pool;
+    pool.restore(PoolState { attempts_elsewhere: almost, ..pool.state() }).expect("no buffer");
+    let arena = pool.hooks().state();
+    pool.hooks().restore(ArenaState { published: almost, ..arena });
+    bench.record(1, &[(100, 1)], &mut alone()).unwrap();
+    bench.recorder.flush(&mut alone());
+
+    let host = bench.host.clone();
+    let extension = Extension::new(Shape::new(ArchId::A2a3, 1, 1).unwrap());
+    let status = extension.pool(SubsystemId::ArgsDump, 0).unwrap();
+    let totals = [offset_of!(PoolStatus, total_records_lo), offset_of!(PoolStatus, total_records_hi)];
+    let shown = totals.map(|offset| host.memory.peek(BASE.offset(EXTENSION + (status + offset) as u64)));
+    assert_eq!((shown, bench.total()), ([0, 1], 1 << 32));
+    let word = |offset: usize| host.memory.peek(host.state(offset));
+    let published = offset_of!(BufferState, published_payload_count);
+    assert_eq!([word(published), word(published + 4)], [0, 1]);
+
+    // One word of it would be enough already: not even one payload was acknowledged.
+    assert!(!bench.recorder.pool.try_next_lap(), "0 of 4,294,967,296");
+    let completed = host.state(offset_of!(BufferState, completed_payload_count));
+    host.memory.poke(completed, u32::MAX);
+    assert!(!bench.recorder.pool.try_next_lap(), "all but one");
+    host.memory.poke(completed, 0);
+    host.memory.poke(completed.offset(4), 1);
+    assert!(bench.recorder.pool.try_next_lap());
 }
