@@ -11,9 +11,15 @@ use super::{CopyMemory, DevAddr, DeviceMemory, Fault, Memory, Window, Word, Word
 ///
 /// # Safety
 /// For every range for which [`resolve`](Backing::resolve) returns a pointer, that pointer must stay valid for reads and
-/// writes of the whole range while this value or any clone of it lives, must have the alignment of the device address
-/// modulo 64, and the bytes must not be reached through Rust references elsewhere.
+/// writes of the whole range while this value, any clone of it or any token that [`keep`](Backing::keep) gave out lives, must
+/// have the alignment of the device address modulo 64, and the bytes must not be reached through Rust references elsewhere.
 pub unsafe trait Backing: Clone {
+    /// What a word holds on to: as little as keeps the memory alive, because there are hundreds of words.
+    type Keep: Clone;
+
+    /// A token that keeps the memory alive.
+    fn keep(&self) -> Self::Keep;
+
     /// The host pointer of `bytes` bytes at `at`, or `None` if any of them is outside.
     fn resolve(&self, at: DevAddr, bytes: u64) -> Option<NonNull<u8>>;
 }
@@ -25,7 +31,7 @@ pub struct Slab<K> {
     start: NonNull<u8>,
     bytes: u64,
     base: DevAddr,
-    _keep: K,
+    keep: K,
 }
 
 // SAFETY: a slab is an address range plus its keep-alive token; all accesses go through atomics or through windows whose
@@ -42,7 +48,7 @@ impl<K: Clone> Slab<K> {
     /// 64, and no Rust reference to the bytes may exist meanwhile.
     pub unsafe fn new(start: NonNull<u8>, bytes: u64, base: DevAddr, keep: K) -> Self {
         assert_eq!(start.as_ptr() as u64 % 64, base.0 % 64, "host and device address must agree modulo 64");
-        Self { start, bytes, base, _keep: keep }
+        Self { start, bytes, base, keep }
     }
 
     /// First device address.
@@ -82,6 +88,12 @@ impl<'a> Slab<Lent<'a>> {
 
 // SAFETY: `Slab::new`'s caller guaranteed the range for as long as the token lives, and each clone carries the token.
 unsafe impl<K: Clone> Backing for Slab<K> {
+    type Keep = K;
+
+    fn keep(&self) -> K {
+        self.keep.clone()
+    }
+
     #[inline]
     fn resolve(&self, at: DevAddr, bytes: u64) -> Option<NonNull<u8>> {
         let offset = at.0.checked_sub(self.base.0)?;
@@ -126,23 +138,23 @@ impl<B: Backing> Mapped<B> {
 }
 
 impl<B: Backing> Memory for Mapped<B> {
-    type Word = AtomicWord<B>;
-    type Words = AtomicWords<B>;
-    type Window = RawWindow<B>;
+    type Word = AtomicWord<B::Keep>;
+    type Words = AtomicWords<B::Keep>;
+    type Window = RawWindow<B::Keep>;
 
-    fn word(&self, at: DevAddr) -> Result<AtomicWord<B>, Fault> {
+    fn word(&self, at: DevAddr) -> Result<AtomicWord<B::Keep>, Fault> {
         let cell = self.aligned(at, 4)?.cast();
-        Ok(AtomicWord { cell, _keep: self.backing.clone() })
+        Ok(AtomicWord { cell, _keep: self.backing.keep() })
     }
 
-    fn words(&self, at: DevAddr, count: u32) -> Result<AtomicWords<B>, Fault> {
+    fn words(&self, at: DevAddr, count: u32) -> Result<AtomicWords<B::Keep>, Fault> {
         let first = self.aligned(at, u64::from(count) * 4)?.cast();
-        Ok(AtomicWords { first, count, _keep: self.backing.clone() })
+        Ok(AtomicWords { first, count, _keep: self.backing.keep() })
     }
 
-    fn window(&self, at: DevAddr, bytes: u32) -> Result<RawWindow<B>, Fault> {
+    fn window(&self, at: DevAddr, bytes: u32) -> Result<RawWindow<B::Keep>, Fault> {
         let start = self.aligned(at, u64::from(bytes))?;
-        Ok(RawWindow { start, bytes, _keep: self.backing.clone() })
+        Ok(RawWindow { start, bytes, _keep: self.backing.keep() })
     }
 }
 

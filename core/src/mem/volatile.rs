@@ -49,6 +49,8 @@ impl<B: Backing> Volatile<B> {
         Self { plain: Mapped::new(backing) }
     }
 
+    /// Not inlined, like what copies: an image attaches hundreds of words, and each would bring the checks along.
+    #[inline(never)]
     fn cells(&self, at: DevAddr, count: u32) -> Result<NonNull<RW<u32>>, Fault> {
         let bytes = u64::from(count) * 4;
         if !at.0.is_multiple_of(4) {
@@ -60,43 +62,49 @@ impl<B: Backing> Volatile<B> {
 }
 
 impl<B: Backing> Memory for Volatile<B> {
-    type Word = VolatileWord<B>;
-    type Words = VolatileWords<B>;
-    type Window = RawWindow<B>;
+    type Word = VolatileWord<B::Keep>;
+    type Words = VolatileWords<B::Keep>;
+    type Window = RawWindow<B::Keep>;
 
-    fn word(&self, at: DevAddr) -> Result<VolatileWord<B>, Fault> {
-        Ok(VolatileWord { cell: self.cells(at, 1)?, _keep: self.plain.backing().clone() })
+    fn word(&self, at: DevAddr) -> Result<VolatileWord<B::Keep>, Fault> {
+        Ok(VolatileWord { cell: self.cells(at, 1)?, _keep: self.plain.backing().keep() })
     }
 
-    fn words(&self, at: DevAddr, count: u32) -> Result<VolatileWords<B>, Fault> {
-        Ok(VolatileWords { first: self.cells(at, count)?, count, _keep: self.plain.backing().clone() })
+    fn words(&self, at: DevAddr, count: u32) -> Result<VolatileWords<B::Keep>, Fault> {
+        Ok(VolatileWords { first: self.cells(at, count)?, count, _keep: self.plain.backing().keep() })
     }
 
-    fn window(&self, at: DevAddr, bytes: u32) -> Result<RawWindow<B>, Fault> {
+    #[inline(never)]
+    fn window(&self, at: DevAddr, bytes: u32) -> Result<RawWindow<B::Keep>, Fault> {
         self.plain.window(at, bytes)
     }
 }
 
 impl<B: Backing> CopyMemory for Volatile<B> {
+    #[inline(never)]
     fn copy(&self, from: DevAddr, to: DevAddr, bytes: u64) -> Result<(), Fault> {
         self.plain.copy(from, to, bytes)
     }
 
+    #[inline(never)]
     fn read_bytes(&self, from: DevAddr, into: &mut [u8]) -> Result<(), Fault> {
         self.plain.read_bytes(from, into)
     }
 
+    #[inline(never)]
     fn write_bytes(&self, to: DevAddr, bytes: &[u8]) -> Result<(), Fault> {
         self.plain.write_bytes(to, bytes)
     }
 }
 
 impl<B: Backing> DeviceMemory for Volatile<B> {
+    #[inline(never)]
     fn accumulate(&self, at: DevAddr, value: u32) -> Result<(), Fault> {
         // An exclusive pair in RAM: several cores of a board may add at once.
         self.plain.accumulate(at, value)
     }
 
+    #[inline(never)]
     fn publish(&self, at: DevAddr, value: u32) -> Result<(), Fault> {
         self.plain.publish(at, value)
     }

@@ -83,7 +83,7 @@ impl CopyMemory for Faulty {
 
 /// A control word of [`Faulty`] memory.
 pub(super) struct FaultyWord {
-    word: AtomicWord<Slab<Lent<'static>>>,
+    word: AtomicWord<Lent<'static>>,
     at: DevAddr,
     mishaps: Arc<Mishaps>,
 }
