@@ -165,6 +165,17 @@ impl Attachment {
         memory: &M,
         lane: layout::Lane,
     ) -> Result<Lane<M, S>, AttachError> {
+        let (gates, ring, words) = self.lane_parts(memory, lane)?;
+        Ok(Lane::new(gates, ring, words, self.limit_cycles))
+    }
+
+    /// What a lane is made of, whatever its subsystem.
+    #[expect(clippy::type_complexity, reason = "the arguments of `Lane::new`")]
+    fn lane_parts<M: Memory>(
+        &self,
+        memory: &M,
+        lane: layout::Lane,
+    ) -> Result<(Gates<M>, ReadyRing<M>, Option<LaneWords<M>>), AttachError> {
         let offsets = self.region.lane(lane).ok_or(AttachError::NoLane(lane))?;
         let gates = Gates::attach(memory, self.region_at, self.region.gates(), self.gate_addrs())?;
         let ring = ReadyRing::attach(memory, self.region_at, offsets, self.region.ready_entries())?;
@@ -177,7 +188,7 @@ impl Attachment {
                 Some(lane_words(memory, at.offset(line as u64), at.offset(log as u64))?)
             }
         };
-        Ok(Lane::new(gates, ring, words, self.limit_cycles))
+        Ok((gates, ring, words))
     }
 
     /// What the host wants `lane` to record; `None` with a peer that cannot say.
@@ -221,19 +232,31 @@ impl Attachment {
         memory: &M,
         instance: Instance,
     ) -> Result<Pool<M, K, S>, AttachError> {
-        let missing = AttachError::NoPool { kind: K::KIND, instance };
-        let offsets = self.region.pool(K::KIND, instance).ok_or(missing)?;
+        let (setup, counts) = self.pool_parts(memory, K::KIND, instance)?;
+        Ok(Pool::attach(memory, &setup, counts)?)
+    }
+
+    /// Where a pool and its counts lie, whatever its kind.
+    #[expect(clippy::type_complexity, reason = "the arguments of `Pool::attach`")]
+    fn pool_parts<M: Memory>(
+        &self,
+        memory: &M,
+        kind: PoolKind,
+        instance: Instance,
+    ) -> Result<(PoolSetup, Option<CountWords<M::Word>>), AttachError> {
+        let missing = AttachError::NoPool { kind, instance };
+        let offsets = self.region.pool(kind, instance).ok_or(missing)?;
         let counts = match self.extension {
             None => None,
             Some((block, at)) => {
-                let number = self.region.pool_number(K::KIND, instance).ok_or(missing)?;
+                let number = self.region.pool_number(kind, instance).ok_or(missing)?;
                 let line = block.pool(self.subsystem, number).ok_or(missing)?;
                 Some(count_words(memory, at.offset(line as u64))?)
             }
         };
         let setup =
             PoolSetup { region: self.region_at, offsets, free_slots: self.region.free_slots(), instance };
-        Ok(Pool::attach(memory, &setup, counts)?)
+        Ok((setup, counts))
     }
 
     /// Where a pool shows its current buffer and its sequence: what the core that writes it goes by.

@@ -2,7 +2,7 @@
 //!
 //! Counters run freely and are reduced only to find a slot, so the queue holds as many buffers as it has slots.
 
-use crate::layout::PoolOffsets;
+use super::PoolSetup;
 use crate::mem::{DevAddr, Fault, Memory, Own, Peer, Words};
 
 /// What a look at the queue shows.
@@ -36,17 +36,12 @@ pub struct FreeQueue<M: Memory> {
 }
 
 impl<M: Memory> FreeQueue<M> {
-    /// The queue of `slot_count` slots (a power of two) at `offsets` from `region`, with counters of `counter_mask`.
+    /// The queue of the pool at `setup`, of a power of two of slots, with counters of `counter_mask`.
     ///
     /// # Errors
     /// [`Fault`] when the queue lies outside device memory.
-    pub fn attach(
-        memory: &M,
-        region: DevAddr,
-        offsets: &PoolOffsets,
-        slot_count: u32,
-        counter_mask: u32,
-    ) -> Result<Self, Fault> {
+    pub fn attach(memory: &M, setup: &PoolSetup, counter_mask: u32) -> Result<Self, Fault> {
+        let &PoolSetup { region, ref offsets, free_slots: slot_count, .. } = setup;
         Ok(Self {
             head: Own::new(memory.word(region.offset(offsets.free_head as u64))?),
             tail: Peer::new(memory.word(region.offset(offsets.free_tail as u64))?),

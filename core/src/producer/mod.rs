@@ -52,6 +52,7 @@ mod lane;
 mod latch;
 pub mod pmu;
 mod pool;
+mod pool_words;
 mod ready_ring;
 pub mod scope_stats;
 #[cfg(test)]
@@ -69,7 +70,9 @@ pub use core_pool::{Admission, CorePool, CoreRecords, CoreState, Settlement, Tur
 pub use free_queue::{FreeLook, FreeQueue};
 pub use lane::{AppendError, Lane, LaneState, LaneWords};
 pub use latch::{HostSigns, Latch};
-pub use pool::{Append, CountWords, DropCause, DropCounts, Pool, PoolSetup, PoolState, Slot, Stash};
+pub use pool::{Append, DropCause, DropCounts, Pool, PoolState, Slot, Stash};
+use pool_words::PoolWords;
+pub use pool_words::{CountWords, PoolSetup};
 pub use ready_ring::{Beside, ReadyEntry, ReadyRing, RingLook};
 pub use switch::{Patience, Progress, Switch, SwitchEnd};
 pub use wait_log::WaitLog;

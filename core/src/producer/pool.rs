@@ -4,10 +4,12 @@ use core::marker::PhantomData;
 
 use zerocopy::IntoBytes;
 
-use super::{Beside, FreeLook, FreeQueue, Hooks, ReadyEntry, Records, Subsystem};
+use super::{
+    Beside, CountWords, FreeLook, FreeQueue, Hooks, PoolSetup, PoolWords, ReadyEntry, Records, Subsystem,
+};
 use crate::layout::extension::DROP_CAUSES;
-use crate::layout::{Instance, PoolKind, PoolOffsets};
-use crate::mem::{DevAddr, Fault, LongOwn, Memory, Own, OwnCount, Window};
+use crate::layout::{Instance, PoolKind};
+use crate::mem::{DevAddr, Fault, Memory, Window};
 
 /// How far ahead of a record memory is told of the next ones. The host has read the lines of a buffer that comes back, and a
 /// core that must ask for each when it stores to it waits a good part of its time.
@@ -43,25 +45,6 @@ impl DropCause {
 /// Losses by cause, in the order of [`DropCause::ALL`].
 pub type DropCounts = [u64; DROP_CAUSES];
 
-/// Words of a pool that only our own hosts have: high halves of the counters and losses by cause.
-#[derive(Clone, Debug)]
-pub struct CountWords<W> {
-    /// Lower half of the attempts, for a pool whose region has no word for them.
-    pub total_low: Option<Own<W>>,
-    /// Upper half of the attempts.
-    pub total_high: Own<W>,
-    /// Upper half of the overflow records.
-    pub overflow_high: Own<W>,
-    /// Losses by cause.
-    pub by_cause: [OwnCount<W>; DROP_CAUSES],
-    /// Fewest buffers seen waiting when one was claimed.
-    pub free_low_water: Own<W>,
-    /// The stashed buffer.
-    pub stash: LongOwn<W>,
-    /// Its sequence number.
-    pub stash_sequence: Own<W>,
-}
-
 /// A full buffer that has made room for the next and is not published yet, because its last record may still be under way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Stash {
@@ -71,19 +54,6 @@ pub struct Stash {
     pub count: u32,
     /// Its sequence number.
     pub sequence: u32,
-}
-
-/// Where a pool stands and how long its queue is.
-#[derive(Clone, Copy, Debug)]
-pub struct PoolSetup {
-    /// Base of the subsystem's region.
-    pub region: DevAddr,
-    /// The pool's words.
-    pub offsets: PoolOffsets,
-    /// Slots of its free queue.
-    pub free_slots: u32,
-    /// Which pool of its kind.
-    pub instance: Instance,
 }
 
 /// What a pool remembers between calls; plain data, so that a checker can store and compare it.
@@ -159,14 +129,7 @@ impl<W: Window> Slot<'_, W> {
 /// One stream of records of kind `K`, written by one lane.
 pub struct Pool<M: Memory, K: Records, S> {
     memory: M,
-    current: LongOwn<M::Word>,
-    sequence: Own<M::Word>,
-    total: Option<Own<M::Word>>,
-    dropped: Own<M::Word>,
-    overflow: Option<Own<M::Word>>,
-    mismatched: Option<Own<M::Word>>,
-    loss_saturates: bool,
-    counts: Option<CountWords<M::Word>>,
+    words: PoolWords<M>,
     free: FreeQueue<M>,
     instance: Instance,
     window: Option<M::Window>,
@@ -187,59 +150,32 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     ///
     /// # Errors
     /// [`Fault`] when the pool lies outside device memory.
-    pub fn attach(
-        memory: &M,
-        setup: &PoolSetup,
-        mut counts: Option<CountWords<M::Word>>,
-    ) -> Result<Self, Fault> {
+    pub fn attach(memory: &M, setup: &PoolSetup, counts: Option<CountWords<M::Word>>) -> Result<Self, Fault> {
         const { assert!(size_of::<K::Record>() == K::LAYOUT.record_bytes, "a record fills its slot") };
-        let at = |offset: usize| setup.region.offset(offset as u64);
-        let word = |offset: usize| memory.word(at(offset)).map(Own::new);
-        let total = match setup.offsets.total_records {
-            Some(offset) => Some(word(offset)?),
-            None => counts.as_mut().and_then(|counts| counts.total_low.take()),
-        };
-        let pool = Self {
-            current: LongOwn::at(memory, at(setup.offsets.current_ptr))?,
-            sequence: word(setup.offsets.current_seq)?,
-            total,
-            dropped: word(setup.offsets.dropped_records)?,
-            overflow: setup.offsets.overflow_records.map(word).transpose()?,
-            mismatched: setup.offsets.mismatch_records.map(word).transpose()?,
-            loss_saturates: setup.offsets.total_records.is_none(),
-            counts,
-            free: FreeQueue::attach(memory, setup.region, &setup.offsets, setup.free_slots, S::COUNTER_MASK)?,
+        Ok(Self {
+            free: FreeQueue::attach(memory, setup, S::COUNTER_MASK)?,
+            hooks: K::Hooks::attach(memory, setup)?,
+            words: PoolWords::attach(memory, setup, counts)?,
             memory: memory.clone(),
             instance: setup.instance,
             window: None,
             stashed: None,
-            hooks: K::Hooks::attach(memory, setup)?,
             state: PoolState { free_low_water: setup.free_slots, ..PoolState::default() },
             kind: PhantomData,
-        };
-        pool.current.publish(DevAddr::NULL);
-        pool.sequence.set(0);
-        pool.store_total(0);
-        pool.store_dropped();
-        pool.store_overflow();
-        if let Some(counts) = &pool.counts {
-            counts.free_low_water.set(setup.free_slots);
-            counts.stash.publish(DevAddr::NULL);
-        }
-        Ok(pool)
+        })
     }
 
     /// Counts an attempt to record. Comes first, so that an attempt is never lost from the total.
     #[inline]
     pub fn count_attempt(&mut self) {
         self.state.attempts_elsewhere = self.state.attempts_elsewhere.wrapping_add(1);
-        self.store_total(self.state.total());
+        self.words.store_total(self.state.total());
     }
 
     /// Counts an attempt to record, and stores `record` in the current buffer, if there is one with room.
     #[inline]
     pub fn append(&mut self, record: &K::Record) -> Append {
-        self.store_total(self.state.total().wrapping_add(1));
+        self.words.store_total(self.state.total().wrapping_add(1));
         let stored = self.store(record);
         if stored == Append::NoBuffer {
             self.state.attempts_elsewhere = self.state.attempts_elsewhere.wrapping_add(1);
@@ -291,7 +227,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         window.write(Self::COUNT_AT, &self.state.count.to_le_bytes());
         if slots > 1 {
             self.state.overflow = self.state.overflow.wrapping_add(u64::from(slots - 1));
-            self.store_overflow();
+            self.words.store_overflow(self.state.overflow);
         }
         if self.state.count == K::LAYOUT.capacity { Append::Full } else { Append::Stored }
     }
@@ -348,7 +284,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
 
     /// Lets go of the stashed buffer, which was just published.
     pub(super) fn stash_released(&mut self) {
-        if let Some(counts) = &self.counts {
+        if let Some(counts) = &self.words.counts {
             counts.stash.publish(DevAddr::NULL);
         }
         self.stashed = None;
@@ -368,7 +304,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
 
     /// Stores the pointer word.
     pub(super) fn clear_current(&self) {
-        self.current.publish(DevAddr::NULL);
+        self.words.current.publish(DevAddr::NULL);
     }
 
     /// Looks at the free queue and takes its oldest buffer if there is one.
@@ -384,7 +320,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     /// The stash shows the buffer before `current` shows another.
     fn put_into_stash(&mut self) {
         let PoolState { buffer, count, sequence, .. } = self.state;
-        if let Some(counts) = &self.counts {
+        if let Some(counts) = &self.words.counts {
             counts.stash_sequence.set(sequence);
             counts.stash.publish(buffer);
         }
@@ -410,9 +346,9 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         Self::clear_evidence(&mut window);
         self.hooks.claimed(&mut window);
         make_room(self);
-        self.current.publish(address);
+        self.words.current.publish(address);
         // A core that goes by the sequence finds the buffer by it.
-        self.sequence.publish(self.state.sequence);
+        self.words.sequence.publish(self.state.sequence);
         if S::RULES.ownership_order {
             // Partner of the refiller's acquire load, and of an attaching host's: `current` shows the buffer by now.
             self.free.advance();
@@ -422,7 +358,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
         self.state.recount(0);
         if waiting < self.state.free_low_water {
             self.state.free_low_water = waiting;
-            if let Some(counts) = &self.counts {
+            if let Some(counts) = &self.words.counts {
                 counts.free_low_water.set(waiting);
             }
         }
@@ -433,7 +369,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     pub(super) fn drop_records(&mut self, records: u32, cause: DropCause) {
         let lost = &mut self.state.dropped[cause.index()];
         *lost = lost.wrapping_add(u64::from(records));
-        self.store_dropped();
+        self.words.store_dropped(&self.state.dropped);
     }
 
     /// Counts everything in the current buffer as lost and starts it afresh.
@@ -448,7 +384,7 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
                 Self::clear_evidence(window);
                 // A core begins again with the first slot when it sees another number.
                 self.state.sequence = self.state.sequence.wrapping_add(1) & S::COUNTER_MASK;
-                self.sequence.publish(self.state.sequence);
+                self.words.sequence.publish(self.state.sequence);
             }
         }
         records
@@ -500,47 +436,5 @@ impl<M: Memory, K: Records, S: Subsystem> Pool<M, K, S> {
     /// The host's push counter as it reads now.
     pub(super) fn queue_tail(&self) -> u32 {
         self.free.tail()
-    }
-
-    #[inline]
-    fn store_total(&self, total: u64) {
-        if let Some(word) = &self.total {
-            word.set(total as u32);
-        }
-        if total as u32 == 0 {
-            self.store_total_high(total);
-        }
-    }
-
-    #[cold]
-    fn store_total_high(&self, total: u64) {
-        if let Some(counts) = &self.counts {
-            counts.total_high.set((total >> 32) as u32);
-        }
-    }
-
-    fn store_overflow(&self) {
-        if let Some(overflow) = &self.overflow {
-            overflow.set(self.state.overflow as u32);
-        }
-        if let Some(counts) = &self.counts {
-            counts.overflow_high.set((self.state.overflow >> 32) as u32);
-        }
-    }
-
-    fn store_dropped(&self) {
-        let mut dropped = self.state.dropped_total();
-        if let Some(mismatched) = &self.mismatched {
-            let lost = self.state.dropped[DropCause::Mismatch.index()];
-            mismatched.set(lost as u32);
-            dropped = dropped.wrapping_sub(lost);
-        }
-        // Where the contract has no total to compare with, its losses stop at the most that the word holds.
-        self.dropped.set(if self.loss_saturates { dropped.min(u64::from(u32::MAX)) } else { dropped } as u32);
-        if let Some(counts) = &self.counts {
-            for (words, lost) in counts.by_cause.iter().zip(self.state.dropped) {
-                words.set(lost);
-            }
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use loom::thread;
 use sluice_core::layout::{Instance, PoolKind};
-use sluice_core::producer::{Beside, FreeLook, FreeQueue, ReadyEntry, ReadyRing, RingLook, tiny};
+use sluice_core::producer::{Beside, FreeLook, FreeQueue, PoolSetup, ReadyEntry, ReadyRing, RingLook, tiny};
 use sluice_host::dfx::{FreeQueueFeed, Occupancy, RingDrain, RingState};
 
 use crate::memory::{LoomMemory, Weakened};
@@ -87,7 +87,8 @@ fn a_queue(weakened: Option<Weakened>) {
     explore(None, move || {
         let memory = LoomMemory::new(weakened);
         let feed = FreeQueueFeed::attach(&memory, tiny::BASE, &POOL, SLOTS, u32::MAX).expect("a queue");
-        let queue = FreeQueue::attach(&memory, tiny::BASE, &POOL, SLOTS, u32::MAX).expect("a queue");
+        let setup = PoolSetup { region: tiny::BASE, offsets: POOL, free_slots: SLOTS, instance: Instance(0) };
+        let queue = FreeQueue::attach(&memory, &setup, u32::MAX).expect("a queue");
         let lane = thread::spawn(move || {
             let mut patience = Patience::default();
             for number in 0..SLOTS + 2 {
