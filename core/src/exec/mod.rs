@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `boot` | what the host hands to the firmware once, and profiling switched on and off |
 //! | `channel` | notification queues, both sides |
+//! | `image` | the form in which firmware is handed to a board |
 //! | `instruction` | programs of an engine |
 //! | `link` | bells, clock and faults between a host and a device of its own |
+//! | `loader` | how a host hands an image to a board, and gets the board back |
 //! | `notification` | records that say what an engine did |
 //! | `place` | where something runs and where a device keeps its parts |
 //! | `request` | what the sequencer is asked to run |
@@ -16,8 +18,10 @@
 
 mod boot;
 mod channel;
+pub mod image;
 mod instruction;
 pub mod link;
+pub mod loader;
 mod notification;
 mod place;
 mod request;
