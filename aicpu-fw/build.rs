@@ -10,7 +10,8 @@ fn main() {
         let scripts = Path::new(&manifest).join("../linker/virt");
         println!("cargo:rustc-link-search={}", scripts.display());
         println!("cargo:rustc-link-arg-bins=-Timage.ld");
-        println!("cargo:rustc-link-arg-bins=-Tmemory.ld");
+        println!("cargo:rustc-link-arg-bin=sluice-virt=-Tmemory.ld");
+        println!("cargo:rustc-link-arg-bin=sluice-virt-stub=-Tstub.ld");
         println!("cargo:rerun-if-changed={}", scripts.display());
     }
     println!("cargo:rerun-if-changed=build.rs");

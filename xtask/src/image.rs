@@ -8,38 +8,52 @@ use serde_json::Value;
 
 use crate::toolchain::{self, Target};
 
-/// What an image is built from: the one binary of a package.
+/// What an image is built from: a binary of a package.
 pub(crate) struct Image {
     target: Target,
     package: &'static str,
+    binary: &'static str,
     features: &'static str,
-    is_release: bool,
+    profile: &'static str,
 }
 
 /// Unit tests of `core` for `mps2-an385`.
-pub(crate) const CORTEX_M_TESTS: Image =
-    Image { target: Target::Thumbv7m, package: "sluice-target-tests", features: "image", is_release: false };
+pub(crate) const CORTEX_M_TESTS: Image = Image {
+    target: Target::Thumbv7m,
+    package: "sluice-target-tests",
+    binary: "target-tests",
+    features: "image",
+    profile: "dev",
+};
 
 /// The firmware for `virt`.
-pub(crate) const VIRT: Image =
-    Image { target: Target::Aarch64, package: "sluice-aicpu-fw", features: "virt", is_release: true };
+pub(crate) const VIRT: Image = Image {
+    target: Target::Aarch64,
+    package: "sluice-aicpu-fw",
+    binary: "sluice-virt",
+    features: "virt",
+    profile: "firmware",
+};
+
+/// What loads it into a board that runs.
+pub(crate) const VIRT_STUB: Image = Image { binary: "sluice-virt-stub", ..VIRT };
 
 /// Builds `image` and says where it lies.
-pub(crate) fn build(&Image { target, package, features, is_release }: &Image) -> anyhow::Result<PathBuf> {
+pub(crate) fn build(
+    &Image { target, package, binary, features, profile }: &Image,
+) -> anyhow::Result<PathBuf> {
     let builder =
         toolchain::builder(target).with_context(|| format!("nothing builds {}", target.triple()))?;
     let mut cargo = builder.cargo("build", target);
-    cargo.args(["--package", package, "--features", features, "--message-format", "json-render-diagnostics"]);
-    if is_release {
-        cargo.arg("--release");
-    }
+    cargo.args(["--package", package, "--bin", binary, "--features", features, "--profile", profile]);
+    cargo.args(["--message-format", "json-render-diagnostics"]);
     let output =
         cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {
-        bail!("`{package}` does not build for {}", target.triple());
+        bail!("`{binary}` does not build for {}", target.triple());
     }
     executable(&String::from_utf8_lossy(&output.stdout))
-        .with_context(|| format!("cargo named no executable of `{package}`"))
+        .with_context(|| format!("cargo named no executable `{binary}`"))
 }
 
 /// The last executable in cargo's messages, one JSON object a line.

@@ -9,15 +9,20 @@ use clap::Parser;
 
 mod bench;
 mod components;
+mod elf;
+mod flash;
 mod fmt;
 mod image;
 mod layout;
 mod lint;
 mod lints;
+mod load;
 mod model;
+mod pack;
 mod process;
 mod run;
 mod setup;
+mod sizes;
 mod soak;
 mod test;
 mod toolchain;
@@ -49,6 +54,9 @@ commands! {
     Model => model,
     Soak => soak,
     Bench => bench,
+    Sizes => sizes,
+    Load => load,
+    Flash => flash,
     Fmt => fmt,
     Lint => lint,
     Layout => layout,

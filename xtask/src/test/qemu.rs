@@ -7,10 +7,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use sluice_core::exec::image::BoardId;
+
 use super::{Outcome, counts, run_all, run_counted};
 use crate::components::Component;
 use crate::toolchain::Target;
-use crate::{image, workspace};
+use crate::{image, pack, sizes, workspace};
 
 /// What the images need.
 pub(super) const NEEDS: &[Component] =
@@ -19,17 +21,22 @@ pub(super) const NEEDS: &[Component] =
 /// A hundred times what the image needs on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// Unit tests of `core` on the `mps2-an385` board, and the host's tests with the firmware on `virt`.
+/// Unit tests of `core` on the `mps2-an385` board, the host's tests with the firmware on `virt`, and the sizes of images.
 pub(super) fn all() -> anyhow::Result<Outcome> {
     let image = image::build(&image::CORTEX_M_TESTS)?;
     let on_board =
         run_counted(mps2_an385(&image), BOUND, |output| counts::of_last_line(output).unwrap_or_default())?;
     let mut command = workspace::cargo();
-    command.args(["test", "--package", "sluice-host", "--features", "board-tests", "--test", "board"]);
-    command.env("SLUICE_VIRT_IMAGE", image::build(&image::VIRT)?);
+    command.args(["test", "--package", "sluice-host", "--features", "board-tests"]);
+    command.args(["--test", "board", "--test", "load"]);
+    let firmware = image::build(&image::VIRT)?;
+    command.env("SLUICE_VIRT_LOADABLE", pack::pack_file(&firmware, BoardId::VIRT)?);
+    command.env("SLUICE_VIRT_STUB", image::build(&image::VIRT_STUB)?).env("SLUICE_VIRT_IMAGE", firmware);
     let mut outcome = run_all([command])?;
-    outcome.counts += on_board.counts;
-    outcome.complaints.extend(on_board.complaints);
+    for Outcome { counts, complaints } in [on_board, sizes::outcome()?] {
+        outcome.counts += counts;
+        outcome.complaints.extend(complaints);
+    }
     Ok(outcome)
 }
 

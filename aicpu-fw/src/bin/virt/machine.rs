@@ -1,36 +1,24 @@
 //! What all processors share: the memory that the host has laid out, the bells, and how processors are started and stopped.
-#![allow(
-    unsafe_code,
-    reason = "the shared memory is mapped here, and processors are started and stand still"
-)]
-
-use core::arch::asm;
-use core::ptr::NonNull;
+#![allow(unsafe_code, reason = "processors are started, and the last one leaves")]
 
 use aarch64_rt::{Stack, start_core};
 use sluice_aicpu_fw::Place;
-use sluice_core::exec::link::{DeviceLink, LINK_BYTES, LinkPlace, Listener, Ringer};
+use sluice_core::exec::image::VIRT_ROOM;
+use sluice_core::exec::link::{DeviceLink, LinkPlace, Listener, Ringer};
+use sluice_core::exec::loader::Recall;
 use sluice_core::exec::{BOOT_BYTES, BootShape};
-use sluice_core::mem::{DevAddr, Slab, Volatile};
-use smccc::Hvc;
+use smccc::psci::{AffinityState, LowestAffinityLevel};
+use smccc::{Hvc, psci};
 use spin::Once;
 
-use super::{STACK_PAGES, gic, uart};
+use super::shared::{LINK, MAPPED_END, Shared, share_up_to, shared};
+use super::{STACK_PAGES, cpu, gic, uart};
 
 /// Most processors that firmware runs on.
 const MOST: usize = 8;
 
-/// Device addresses are addresses of the board. Whatever the page table maps belongs to the shared memory from here on.
-const LINK: DevAddr = DevAddr(0x4200_0000);
-/// End of what the page table maps.
-const MAPPED_END: u64 = 4 << 30;
-
-/// Memory that is there as long as the board is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Board;
-
-/// The shared memory as processors reach it.
-pub(crate) type Shared = Volatile<Slab<Board>>;
+/// Naps while the other processors switch off, or while nobody wants the board back.
+const NAPS_PER_SECOND: u64 = 1000;
 
 /// What all processors share.
 pub(crate) struct Machine {
@@ -40,6 +28,7 @@ pub(crate) struct Machine {
     pub(crate) link: DeviceLink<Shared>,
     pub(crate) to_host: Ringer<Shared>,
     pub(crate) from_host: Listener<Shared>,
+    recall: Recall<Shared>,
 }
 
 static MACHINE: Once<Machine> = Once::new();
@@ -48,26 +37,19 @@ static MACHINE: Once<Machine> = Once::new();
 #[unsafe(link_section = ".stack.processors")]
 static mut STACKS: [Stack<STACK_PAGES>; MOST - 1] = [const { Stack::new() }; MOST - 1];
 
-fn shared(bytes: u64) -> Shared {
-    let Some(start) = NonNull::new(LINK.0 as *mut u8) else { panic!("shared memory begins at 0") };
-    // SAFETY: the page table maps the range one to one for as long as the board runs; the linker places nothing there, so no
-    // reference into it exists.
-    Volatile::new(unsafe { Slab::new(start, bytes, LINK, Board) })
-}
-
 impl Machine {
     /// Finds out what the host has laid out. Called once, by the first processor.
     pub(crate) fn start() -> &'static Self {
         gic::start();
         uart::start();
         MACHINE.call_once(|| {
-            let block = shared(LINK_BYTES);
-            let Ok(Some(place)) = LinkPlace::read(&block, LINK) else {
+            let memory = shared();
+            let Ok(Some(place)) = LinkPlace::read(&memory, LINK) else {
                 panic!("no host has laid out the memory")
             };
             let end = place.boot.0.checked_add(BOOT_BYTES).filter(|&end| end <= MAPPED_END);
             let Some(end) = end else { panic!("shared memory ends at or behind {:#x}", place.boot.0) };
-            let memory = shared(end - LINK.0);
+            share_up_to(end);
             let shape = match BootShape::read(&memory, place.boot) {
                 Ok(shape) => shape,
                 Err(error) => panic!("{error}"),
@@ -80,11 +62,12 @@ impl Machine {
                     DeviceLink::attach(&memory, LINK)?,
                     Ringer::to_host(&memory, LINK)?,
                     Listener::on_device(&memory, LINK)?,
+                    Recall::attach(&memory, LINK)?,
                 ))
             };
             match parts() {
-                Ok((link, to_host, from_host)) => {
-                    Self { lanes: shape.lanes, place, link, to_host, from_host, memory }
+                Ok((link, to_host, from_host, recall)) => {
+                    Self { lanes: shape.lanes, place, link, to_host, from_host, recall, memory }
                 }
                 Err(fault) => panic!("{fault}"),
             }
@@ -130,6 +113,28 @@ impl Machine {
         self.ring_host();
     }
 
+    /// Whether the host wants the board back.
+    #[inline]
+    pub(crate) fn is_recalled(&self) -> bool {
+        self.recall.is_wanted()
+    }
+
+    /// Switches the calling processor off, or, if it is the first, goes on in the boot stub once all others are off.
+    pub(crate) fn hand_back(&self) -> ! {
+        if cpu::number() != 0 {
+            let _ = psci::cpu_off::<Hvc>();
+            panic!("processor {} cannot be switched off", cpu::number());
+        }
+        let is_off =
+            |id| matches!(psci::affinity_info::<Hvc>(id, LowestAffinityLevel::All), Ok(AffinityState::Off));
+        while !(1..self.processors()).all(|id| is_off(u64::from(id))) {
+            nap();
+        }
+        // SAFETY: the stub lies there, which begins as after a reset. No other processor runs, and this function's own
+        // processor uses nothing of this image from here on.
+        unsafe { cpu::go_on_at(VIRT_ROOM.end.0) }
+    }
+
     /// Tells the host to look.
     pub(crate) fn ring_host(&self) {
         if self.to_host.ring() {
@@ -141,61 +146,22 @@ impl Machine {
 /// Leaves `reason` for the host and stops the calling processor.
 pub(crate) fn stand_still(reason: &str) -> ! {
     // Without a machine there is no place that the host would look at but this.
-    if let Ok(link) = DeviceLink::attach(&shared(LINK_BYTES), LINK) {
+    if let Ok(link) = DeviceLink::attach(&shared(), LINK) {
         let _ = link.note_fault(reason);
     }
-    if let Some(machine) = MACHINE.get() {
-        machine.ring_host();
+    let Some(machine) = MACHINE.get() else {
+        loop {
+            cpu::sleep();
+        }
+    };
+    machine.ring_host();
+    while !machine.is_recalled() {
+        nap();
     }
-    loop {
-        sleep();
-    }
+    machine.hand_back()
 }
 
-/// Sleeps until an interrupt is pending.
-pub(crate) fn sleep() {
-    // SAFETY: waits with interrupts masked; one that is pending ends it.
-    unsafe { asm!("dsb sy", "wfi", options(nostack, preserves_flags)) }
-}
-
-/// The counter.
-pub(crate) fn now_cycles() -> u64 {
-    let cycles;
-    // SAFETY: reads a counter.
-    unsafe { asm!("isb", "mrs {}, cntvct_el0", out(reg) cycles, options(nostack, preserves_flags)) }
-    cycles
-}
-
-/// Its rate.
-pub(crate) fn frequency_hz() -> u64 {
-    let hz: u64;
-    // SAFETY: reads a constant.
-    unsafe { asm!("mrs {}, cntfrq_el0", out(reg) hz, options(nomem, nostack, preserves_flags)) }
-    hz
-}
-
-/// Has the timer end the sleep of the calling processor in `cycles` cycles.
-pub(crate) fn set_timer(cycles: u64) {
-    // SAFETY: sets the processor's own timer, whose interrupt is never taken.
-    unsafe {
-        asm!("msr cntv_tval_el0, {}", "msr cntv_ctl_el0, {}", in(reg) cycles.min(i32::MAX as u64), in(reg) 1u64,
-            options(nostack, preserves_flags));
-    }
-}
-
-/// Stops the timer of the calling processor.
-pub(crate) fn stop_timer() {
-    // SAFETY: as above.
-    unsafe { asm!("msr cntv_ctl_el0, xzr", options(nostack, preserves_flags)) }
-}
-
-/// What kind of fault was taken last, and the address that it was about.
-pub(crate) fn fault_registers() -> [u64; 2] {
-    let (syndrome, address);
-    // SAFETY: reads registers that describe the last fault.
-    unsafe {
-        asm!("mrs {}, esr_el1", "mrs {}, far_el1", out(reg) syndrome, out(reg) address,
-            options(nomem, nostack, preserves_flags));
-    }
-    [syndrome, address]
+fn nap() {
+    cpu::nap(cpu::frequency_hz() / NAPS_PER_SECOND);
+    gic::take(uart::drain);
 }

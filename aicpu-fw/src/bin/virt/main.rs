@@ -6,21 +6,22 @@
 //!   doorbell (UART) ─► processor 0 ─► software interrupts ─► all others
 //! ```
 //!
-//! A processor that panics leaves its reason in the link block, rings the host, and stands still.
+//! A processor that panics leaves its reason in the link block, rings the host, and stands still. When the host wants the board
+//! back, all processors but the first switch themselves off, and that goes on in the boot stub.
 #![no_std]
 #![no_main]
 
+mod cpu;
 mod gic;
 mod machine;
 mod processor;
+mod shared;
 mod uart;
 
 use core::fmt::Write;
 use core::panic::PanicInfo;
 
-use aarch64_rt::{
-    ExceptionHandlers, InitialPagetable, RegisterStateRef, entry, exception_handlers, initial_pagetable,
-};
+use aarch64_rt::{ExceptionHandlers, RegisterStateRef, entry, exception_handlers};
 use sluice_aicpu_fw::{AgentDelays, Node, Startup};
 use sluice_core::mmio::Engine;
 
@@ -39,20 +40,6 @@ const CORES: usize = TPBS * Engine::COUNT;
 /// What all processors find out together.
 static STARTUP: Startup = Startup::new();
 
-initial_pagetable!({
-    /// Valid, a block, accessed; memory outer and inner write-back, inner shareable.
-    const MEMORY: usize = 0b1 | 1 << 2 | 0b11 << 8 | 1 << 10;
-    /// Valid, a block, accessed, never executed.
-    const DEVICE: usize = 0b1 | 1 << 10 | 1 << 54;
-    const GIB: usize = 1 << 30;
-    let mut map = [0; 512];
-    map[0] = DEVICE;
-    map[1] = MEMORY | GIB;
-    map[2] = MEMORY | (2 * GIB);
-    map[3] = MEMORY | (3 * GIB);
-    InitialPagetable(map)
-});
-
 entry!(main, STACK_PAGES);
 
 fn main(_: u64, _: u64, _: u64, _: u64) -> ! {
@@ -63,7 +50,7 @@ fn main(_: u64, _: u64, _: u64, _: u64) -> ! {
     run(0)
 }
 
-/// Runs the services of processor `id` for ever.
+/// Runs the services of processor `id` until the host wants the board back.
 fn run(id: u32) -> ! {
     let machine = Machine::get();
     let processor = Processor::start(machine, id);
@@ -75,9 +62,10 @@ fn serve<const LANES: usize, const TPBS: usize, const CORES: usize>(processor: P
         Ok(node) => node,
         Err(error) => panic!("{error}"),
     };
-    Machine::get().note_ready();
-    node.run(|| true);
-    unreachable!("a node runs as long as it is asked to")
+    let machine = Machine::get();
+    machine.note_ready();
+    node.run(|| !machine.is_recalled());
+    machine.hand_back()
 }
 
 exception_handlers!(Exceptions);
@@ -86,7 +74,7 @@ struct Exceptions;
 
 impl ExceptionHandlers for Exceptions {
     extern "C" fn sync_current(state: RegisterStateRef) {
-        let [syndrome, address] = machine::fault_registers();
+        let [syndrome, address] = cpu::fault_registers();
         panic!("fault {syndrome:#x} at instruction {:#x}, address {address:#x}", state.elr);
     }
 }

@@ -17,8 +17,9 @@ use sluice_core::exec::LaneIndex;
 use sluice_core::gate::Gate;
 use sluice_core::mem::Clock;
 
-use super::machine::{self, Machine, Shared};
-use super::{gic, uart};
+use super::machine::Machine;
+use super::shared::Shared;
+use super::{cpu, gic, uart};
 
 /// Longest sleep: a tenth of a millisecond.
 const SLEEPS_PER_SECOND: u64 = 10_000;
@@ -47,7 +48,7 @@ impl Processor {
     fn hear_host(&self) {
         uart::drain();
         self.machine.from_host.hear();
-        if self.machine.link.answer_clock(machine::now_cycles) {
+        if self.machine.link.answer_clock(cpu::now_cycles) {
             self.machine.ring_host();
         }
         (0..self.machine.processors()).for_each(wake);
@@ -64,11 +65,11 @@ fn wake(processor: u32) {
 
 impl Clock for Processor {
     fn now_cycles(&self) -> u64 {
-        machine::now_cycles()
+        cpu::now_cycles()
     }
 
     fn frequency_hz(&self) -> u64 {
-        machine::frequency_hz()
+        cpu::frequency_hz()
     }
 }
 
@@ -92,16 +93,14 @@ impl Platform for Processor {
     }
 
     fn wait(&self, bound_cycles: u64, has_news: impl Fn() -> bool) {
-        let most = machine::frequency_hz() / SLEEPS_PER_SECOND;
-        let began = machine::now_cycles();
+        let most = cpu::frequency_hz() / SLEEPS_PER_SECOND;
+        let began = cpu::now_cycles();
         while !self.take_wake_up() && !has_news() {
-            let waited = machine::now_cycles() - began;
+            let waited = cpu::now_cycles() - began;
             if waited >= bound_cycles.min(most) {
                 break;
             }
-            machine::set_timer(bound_cycles.min(most) - waited);
-            machine::sleep();
-            machine::stop_timer();
+            cpu::nap(bound_cycles.min(most) - waited);
             gic::take(|| self.hear_host());
         }
     }
