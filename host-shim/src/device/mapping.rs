@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use sluice_core::mem::{DevAddr, Mapped, Slab};
+use sluice_core::mem::{Backing, DevAddr, Mapped, Slab};
 
 /// A mapping, zero at first, unmapped with its last owner.
 #[derive(Debug)]
@@ -82,6 +82,15 @@ pub(super) fn memory_file(bytes: u64) -> io::Result<File> {
     if sealed < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
+/// Has `bytes` bytes from `at` on read zero again, for everyone who maps the file behind them; both are multiples of the page
+/// size.
+pub(super) fn discard(memory: &MappedMemory, at: DevAddr, bytes: u64) -> io::Result<()> {
+    let start = memory.backing().resolve(at, bytes).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: the range is mapped; it stays so, and any value of its bytes is as good as another to those who map it.
+    let result = unsafe { libc::madvise(start.as_ptr().cast(), bytes as usize, libc::MADV_REMOVE) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn map_from(base: DevAddr, bytes: u64, file: Option<&File>) -> io::Result<MappedMemory> {
     let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mapping = Arc::new(Mapping::new(length, file)?);
@@ -108,5 +117,20 @@ mod tests {
         memory.read_bytes(base, &mut read).unwrap();
         assert_eq!(read, [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert!(memory.write_bytes(last, &[0; 9]).is_err());
+    }
+
+    #[test]
+    fn what_is_discarded_reads_zero_for_all_who_map_the_file() {
+        let base = DevAddr(0x4200_0000);
+        let file = memory_file(0x3_0000).unwrap();
+        let (one, other) =
+            (map_file(base, 0x3_0000, &file).unwrap(), map_file(base, 0x3_0000, &file).unwrap());
+        one.write_bytes(base, &[7; 0x3_0000]).unwrap();
+        discard(&one, base.offset(0x1_0000), 0x1_0000).unwrap();
+        let mut read = vec![1; 0x3_0000];
+        other.read_bytes(base, &mut read).unwrap();
+        let is_left = |byte: usize| !(0x1_0000..0x2_0000).contains(&byte);
+        assert!(read.iter().enumerate().all(|(at, &byte)| byte == if is_left(at) { 7 } else { 0 }));
+        assert!(discard(&one, base, 0x4_0000).is_err());
     }
 }

@@ -4,6 +4,7 @@ mod check;
 mod export;
 mod inspect;
 mod interrupt;
+mod load;
 mod options;
 mod output;
 mod pack;
@@ -30,6 +31,7 @@ enum Command {
     Check(check::Args),
     Export(export::Args),
     Inspect(inspect::Args),
+    Load(load::Args),
     Pack(pack::Args),
     Plan(plan::Args),
     Report(report::Args),
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),

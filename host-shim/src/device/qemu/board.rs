@@ -29,8 +29,9 @@ impl Board {
     pub(super) fn start(config: &QemuConfig, file: &File, bytes: u64) -> Result<Self, QemuError> {
         let failed = |source| QemuError::Spawn { qemu: config.qemu.clone(), source };
         let folder = Folder::new().map_err(failed)?;
-        fs::metadata(&config.image).map_err(|error| {
-            failed(io::Error::new(error.kind(), format!("{}: {error}", config.image.display())))
+        let kernel = config.stub.as_ref().unwrap_or(&config.image);
+        fs::metadata(kernel).map_err(|error| {
+            failed(io::Error::new(error.kind(), format!("{}: {error}", kernel.display())))
         })?;
         // By this process's own descriptor: the file has no name.
         let shared = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
@@ -51,7 +52,7 @@ impl Board {
             .arg(format!("socket,id=line,path={},server=on,wait=off", folder.socket().display()))
             .args(["-serial", "chardev:line"])
             .arg("-kernel")
-            .arg(&config.image)
+            .arg(kernel)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

@@ -7,18 +7,23 @@
 //!   listener thread ◄──── a byte on the socket ─── UART ◄─ ring: link block
 //! ```
 //!
+//! With a boot stub the board starts without firmware: the host stages an image, and another after it
+//! ([`reload`](QemuDevice::reload)) in the same board.
+//!
 //! The board runs from [`start`](QemuDevice::start) until the device is dropped, or until QEMU dies by itself: then nothing
 //! that waits for the device is woken any more, every wait ends at its own bound, and [`QemuDevice::fate`] says what happened.
 
 mod board;
 mod clock;
 mod line;
+mod load;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_core::exec::image::BadImage;
 use sluice_core::exec::link::{HostLink, LINK_BYTES, LinkPlace, Ringer};
 use sluice_core::exec::{BOOT_BYTES, BootError, BootShape, DeviceMap, DeviceRange};
 use sluice_core::layout::ArchId;
@@ -59,7 +64,9 @@ pub struct QemuConfig {
     pub ram_bytes: u64,
     /// QEMU for AArch64.
     pub qemu: PathBuf,
-    /// The image of the firmware.
+    /// The boot stub, which loads `image` into the running board; QEMU does it where there is none.
+    pub stub: Option<PathBuf>,
+    /// The firmware: an image with a header if there is a stub, else an ELF file.
     pub image: PathBuf,
     /// Longest that is waited until all processors of the board have their services.
     pub start_bound: Duration,
@@ -76,6 +83,7 @@ impl QemuConfig {
             processors: (lanes + 1).min(8),
             ram_bytes: 2 << 30,
             qemu: "qemu-system-aarch64".into(),
+            stub: None,
             image,
             start_bound: Duration::from_secs(30),
         }
@@ -120,6 +128,35 @@ pub enum QemuError {
     /// The line to the board is dead.
     #[error("no doorbell line to the board")]
     Line(#[source] io::Error),
+    /// The image cannot be read.
+    #[error("cannot read {}", .image.display())]
+    Image {
+        /// Where it was looked for.
+        image: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The boot stub has looked at the image and does not start it.
+    #[error("the boot stub refuses {}: {bad}", .image.display())]
+    Refused {
+        /// The image.
+        image: PathBuf,
+        /// Why.
+        bad: BadImage,
+    },
+    /// The boot stub says what this host does not know.
+    #[error("the boot stub refuses the image with code {code}, which only a newer one gives")]
+    RefusedByCode {
+        /// The code.
+        code: u64,
+    },
+    /// Nobody waits for an image.
+    #[error("no boot stub waits for an image after {after:?}")]
+    NoStub {
+        /// How long was waited.
+        after: Duration,
+    },
     /// QEMU has ended before the firmware was ready.
     #[error("QEMU ended before the firmware was ready: {0}")]
     Ended(String),
@@ -150,6 +187,26 @@ pub struct QemuDevice {
     progress: Arc<Progress>,
     line: Line,
     board: Board,
+    plan: Plan,
+}
+
+/// How the memory is laid out, for every image anew.
+#[derive(Clone, Copy)]
+struct Plan {
+    shape: BootShape,
+    place: LinkPlace,
+    /// All of it.
+    bytes: u64,
+    has_stub: bool,
+    bound: Duration,
+}
+
+impl Plan {
+    /// Writes what an image finds at its start, into memory that reads zero.
+    fn lay_out(&self, memory: &MappedMemory) -> Result<(), QemuError> {
+        self.shape.write(memory, self.place.boot)?;
+        Ok(self.place.write(memory, SHARED)?)
+    }
 }
 
 impl QemuDevice {
@@ -177,8 +234,10 @@ impl QemuDevice {
         }
         let file = mapping::memory_file(bytes).map_err(refused)?;
         let memory = mapping::map_file(SHARED, bytes, &file).map_err(refused)?;
-        shape.write(&memory, boot)?;
-        LinkPlace { processors, ram, registers: registers.base(), boot }.write(&memory, SHARED)?;
+        let map = DeviceMap { ram, registers, boot, lanes };
+        let place = LinkPlace { processors, ram, registers: registers.base(), boot };
+        let plan = Plan { shape, place, bytes, has_stub: config.stub.is_some(), bound: config.start_bound };
+        plan.lay_out(&memory)?;
         let link = HostLink::attach(&memory, SHARED)?;
         let to_device = Ringer::to_device(&memory, SHARED)?;
         let progress = Arc::new(Progress::default());
@@ -187,7 +246,7 @@ impl QemuDevice {
         let line = Line::connect(&board, &memory, &progress, config.start_bound)?;
         let mut device = Self {
             memory,
-            map: DeviceMap { ram, registers, boot, lanes },
+            map,
             target,
             driver: Driver::nobody(),
             clock: BoardClock::unknown(),
@@ -196,10 +255,21 @@ impl QemuDevice {
             progress,
             line,
             board,
+            plan,
         };
-        device.wait_ready(processors, config.start_bound)?;
-        device.clock = device.read_clock(config.start_bound)?;
+        if plan.has_stub {
+            device.load(&config.image, 0)?;
+        }
+        device.take_up()?;
         Ok(device)
+    }
+
+    /// Waits until the firmware that was started has its services.
+    fn take_up(&mut self) -> Result<(), QemuError> {
+        let Plan { place, bound, .. } = self.plan;
+        self.wait_ready(place.processors, bound)?;
+        self.clock = self.read_clock(bound)?;
+        Ok(())
     }
 
     fn wait_ready(&self, processors: u32, bound: Duration) -> Result<(), QemuError> {
@@ -259,6 +329,11 @@ impl QemuDevice {
     fn fault(&self) -> Result<Option<String>, Fault> {
         let mut room = HostLink::<MappedMemory>::fault_room();
         Ok(self.link.fault(&mut room)?.map(|text| String::from_utf8_lossy(text).into_owned()))
+    }
+
+    /// Processors that run firmware.
+    pub fn processors(&self) -> u32 {
+        self.plan.place.processors
     }
 
     /// What became of the board, if it does not run any more: why a processor has stopped, or how QEMU ended.
