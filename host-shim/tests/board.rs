@@ -63,7 +63,8 @@ fn a_board_loses_nothing_to_a_host_that_stands_still() {
     assert_eq!(report["lossless"], true);
     assert_eq!(report["dfx"]["swimlane"]["collected"], 200_000);
     let longest = report["dfx"]["swimlane"]["freezes"]["fq"]["max_ns"].as_u64();
-    assert!(longest >= Some(300_000_000), "the freeze is as long as the pause, got {longest:?}");
+    // It begins once the lanes have filled what they had when the pause began.
+    assert!(longest >= Some(200_000_000), "the freeze takes most of the pause, got {longest:?}");
 }
 
 #[test]
