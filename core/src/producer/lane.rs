@@ -249,14 +249,26 @@ impl<M: Memory, S: Subsystem> Lane<M, S> {
     pub fn flush<K: Records>(&mut self, pool: &mut Pool<M, K, S>, env: &mut impl WaitEnv) -> SwitchEnd {
         let mut switch = self.begin_switch();
         let mut round = 0;
-        while switch.stage != Stage::Claim && pool.state().count > 0 {
-            match self.poll_switch(pool, &mut switch, &*env) {
+        loop {
+            match self.poll_flush(pool, &mut switch, &*env) {
                 Progress::Done(end) => return end,
                 Progress::Moved => round = 0,
                 Progress::Waiting(gate) => pause(gate, &mut round, env),
             }
         }
-        SwitchEnd::Switched
+    }
+
+    /// One look of a [`flush`](Lane::flush), which begins with a [`begin_switch`](Lane::begin_switch). Never blocks.
+    pub fn poll_flush<K: Records>(
+        &mut self,
+        pool: &mut Pool<M, K, S>,
+        switch: &mut Switch,
+        clock: &impl Clock,
+    ) -> Progress {
+        if switch.stage == Stage::Claim || pool.state().count == 0 {
+            return Progress::Done(SwitchEnd::Switched);
+        }
+        self.poll_switch(pool, switch, clock)
     }
 
     /// Runs `switch` to its end. Blocks up to one deadline.

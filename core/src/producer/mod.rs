@@ -173,6 +173,8 @@ pub struct Rules {
     pub reuse_after_acknowledgement: bool,
     /// A buffer that a core fills is published only when its last record was seen, or that of a later item.
     pub record_evidence: bool,
+    /// So it is at the end of recording too.
+    pub evidence_at_flush: bool,
     /// A full buffer that a core fills is published even if no other waits to take its place.
     pub publish_before_claim: bool,
     /// An attaching host places every buffer before it uses one.
@@ -197,6 +199,7 @@ impl Rules {
         leave_on_acknowledgement: true,
         reuse_after_acknowledgement: true,
         record_evidence: true,
+        evidence_at_flush: true,
         publish_before_claim: true,
         complete_scan: true,
     };

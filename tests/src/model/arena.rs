@@ -14,11 +14,11 @@ use std::rc::Rc;
 use sluice_core::layout::{BufferLayout, PoolKind};
 use sluice_core::mem::{Memory, Word};
 use sluice_core::producer::{
-    Append, Arena, ArenaState, Lane, Pool, Progress, Records, Subsystem, Switch, SwitchEnd,
+    Append, Arena, ArenaState, Lane, Pool, PoolState, Progress, Records, Subsystem, Switch, SwitchEnd,
 };
 
 use super::layout::{self, TOKEN_AT};
-use super::memory::{Actor, ModelMemory, ModelWord, Stepped};
+use super::memory::{Actor, ModelMemory, ModelWord, Slots, Stepped};
 use super::state::{HostProcess, LaneProcess, Process, State, Step};
 use super::world::{World, forget_accounts, forget_accounts_of_lane};
 
@@ -49,6 +49,10 @@ pub enum Phase {
     SwitchBefore,
     /// The same after the record that filled the buffer.
     SwitchAfter,
+    /// Recording is over: what the buffer has is being published.
+    Flush,
+    /// All is published.
+    Over,
 }
 
 /// What the lane remembers of its arena.
@@ -66,21 +70,30 @@ impl<S: Subsystem> World<S> {
     /// A step of the lane, and whether the clock could have said something else.
     pub(super) fn payload_step(&mut self, state: &State, late: bool) -> Option<(Step, bool)> {
         let here = &*state.lanes[0];
+        if here.payloads.phase == Phase::Over {
+            return None;
+        }
         let host_is_down = state.host == HostProcess::Down;
         let (lane, pool) = self.arena.as_mut()?;
         self.memory.begin(state.shared, &here.log, Actor::Lane(0), host_is_down, late);
         pool.restore(here.pool).expect("a known buffer");
         pool.hooks().restore(here.payloads.arena);
         lane.restore(here.lane);
-        let Payloads { phase, .. } = here.payloads;
-        let (phase, switch, is_lost) = advance(lane, pool, phase, here.switch, &self.memory);
-        let Stepped { shared, log, finished, late_was_used, mut violation, .. } = self.memory.end();
+        let (phase, switch, is_lost) = match here.payloads.phase {
+            Phase::Rest if state.past.stopping => (Phase::Flush, Some(lane.begin_switch()), false),
+            phase => advance(lane, pool, phase, here.switch, &self.memory),
+        };
+        let Stepped { mut shared, log, finished, late_was_used, mut violation, .. } = self.memory.end();
         let mut progress = None;
         let next = if finished {
-            if is_lost && !host_is_down && !state.past.crashed {
+            let (before, after) = (here.payloads.arena, pool.hooks().state());
+            if after.in_current < before.in_current && after.published == before.published {
+                forget_payloads(&mut shared.slots, &state.shared.slots, here.pool);
+            }
+            if is_lost && !host_is_down && state.host != HostProcess::Gone {
                 violation.get_or_insert_with(|| "the lane lost a record while the host lives".into());
             }
-            progress = (phase == Phase::Rest).then_some(0);
+            progress = matches!(phase, Phase::Rest | Phase::Over).then_some(0);
             LaneProcess {
                 pool: forget_accounts(pool.state()),
                 lane: forget_accounts_of_lane(lane.state()),
@@ -92,7 +105,9 @@ impl<S: Subsystem> World<S> {
         } else {
             LaneProcess { log, ..here.clone() }
         };
-        let is_voluntary = here.payloads.phase == Phase::Rest || late;
+        let is_rest = here.payloads.phase == Phase::Rest && !state.past.stopping;
+        // Nobody comes back to a lane whose host is dead: that its time is over is only a matter of time.
+        let is_voluntary = is_rest || (late && !host_is_down);
         let mut state = State { shared, ..state.clone() };
         state.lanes[0] = Rc::new(next);
         Some((Step { process: Process::Lane0, is_voluntary, progress, state, violation }, late_was_used))
@@ -108,13 +123,19 @@ fn advance<S: Subsystem>(
     memory: &ModelMemory,
 ) -> (Phase, Option<Switch>, bool) {
     if let Some(mut switch) = switch {
-        let end = match lane.poll_switch(pool, &mut switch, memory) {
+        let progress = match phase {
+            Phase::Flush => lane.poll_flush(pool, &mut switch, memory),
+            _ => lane.poll_switch(pool, &mut switch, memory),
+        };
+        let end = match progress {
             Progress::Waiting(_) | Progress::Moved => return (phase, Some(switch), false),
             Progress::Done(end) => end,
         };
         return match phase {
+            Phase::SwitchBefore if pool.room() == 0 => (Phase::Rest, None, true),
             Phase::Barrier if !pool.try_next_lap() => (Phase::Rest, None, true),
             Phase::SwitchAfter => (Phase::Rest, None, matches!(end, SwitchEnd::Kept { .. })),
+            Phase::Flush => (Phase::Over, None, matches!(end, SwitchEnd::Kept { .. })),
             _ => (Phase::Begin, None, false),
         };
     }
@@ -123,7 +144,8 @@ fn advance<S: Subsystem>(
         Phase::Begin if pool.room() == 0 => (Phase::SwitchBefore, Some(lane.begin_switch()), false),
         Phase::Begin if !pool.hooks().has_room(1) => (Phase::Barrier, Some(lane.begin_emptying(pool)), false),
         Phase::Begin => (Phase::Write, None, false),
-        Phase::Write | Phase::Barrier | Phase::SwitchBefore | Phase::SwitchAfter => {
+        Phase::Over => (Phase::Over, None, false),
+        Phase::Write | Phase::Barrier | Phase::SwitchBefore | Phase::SwitchAfter | Phase::Flush => {
             let (_, at) = pool.hooks().reserve(1);
             let place = (at.0 - layout::ARENA_AT) as u8;
             ModelWord::at(memory, layout::arena_place(place)).store_release(1);
@@ -135,6 +157,16 @@ fn advance<S: Subsystem>(
                 Append::Full => (Phase::SwitchAfter, Some(lane.begin_switch()), false),
                 Append::NoBuffer => (Phase::Rest, None, true),
             }
+        }
+    }
+}
+
+/// The records of a buffer were given up, and nobody ever copies their payloads.
+fn forget_payloads(slots: &mut Slots, before: &Slots, pool: PoolState) {
+    let Some(buffer) = layout::buffer_at(pool.buffer) else { return };
+    for index in 0..pool.count as u8 {
+        if let Some(place) = before[layout::record(buffer, index) as usize].checked_sub(1) {
+            slots[layout::arena_place(place) as usize] = 0;
         }
     }
 }

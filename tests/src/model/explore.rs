@@ -204,8 +204,11 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
         frozen: Vec::new(),
         parents: Vec::new(),
     };
+    // What a dead host has shut stays shut until another comes.
+    let waits_for_release =
+        |state: &State| is_frozen(state) && !(config.arena_places > 0 && state.host == HostProcess::Down);
     let initial = canonical(world.initial());
-    graph.frozen.push(is_frozen(&initial));
+    graph.frozen.push(waits_for_release(&initial));
     graph.parents.push(u32::MAX);
     states.insert(packer.pack(&initial));
     let mut steps = Vec::new();
@@ -226,7 +229,7 @@ pub fn explore<S: Subsystem>(config: Config, limit: usize) -> Report {
                     return Report { states: states.len(), steps: graph.targets.len(), violation };
                 }
                 let reached = canonical(step.state);
-                let is_frozen = is_frozen(&reached);
+                let is_frozen = waits_for_release(&reached);
                 let (number, is_new) = states.insert_full(packer.pack(&reached));
                 if is_new {
                     graph.frozen.push(is_frozen);

@@ -6,6 +6,8 @@
 //!  core                   takes it: slot found ─► finished ─► record
 //! ```
 //!
+//! Asked to end, a lane at rest looks until the core owes nothing, and publishes the stash and what the current buffer has.
+//!
 //! Each arrow is a step that anything may come between. A core has all the time it wants for its record; in these worlds it
 //! is never given up.
 
@@ -14,8 +16,8 @@ use std::rc::Rc;
 use sluice_core::layout::{BufferLayout, PoolKind};
 use sluice_core::mem::{Memory, Word};
 use sluice_core::producer::{
-    Admission, CorePool, CoreRecords, CoreState, Lane, PoolState, Progress, Records, Stash, Subsystem,
-    Switch, Turn,
+    Admission, CorePool, CoreRecords, CoreState, Lane, PoolState, Progress, Records, Settlement, Stash,
+    Subsystem, Switch, Turn,
 };
 
 use super::layout::{self, PAIR, TOKENS};
@@ -60,6 +62,14 @@ pub enum Phase {
     Runs,
     /// It has finished; the stash is being published.
     Finished,
+    /// Recording is over, but for what the core owes.
+    Settle,
+    /// The stash is being published for the last time.
+    FlushStash,
+    /// What the current buffer has is being published.
+    Flush,
+    /// All is published.
+    Over,
 }
 
 /// What the lane remembers of its core beside the pool.
@@ -107,6 +117,9 @@ impl<S: Subsystem> World<S> {
     /// A step of the lane, and whether the clock could have said something else.
     pub(super) fn item_step(&mut self, state: &State, late: bool) -> Option<(Step, bool)> {
         let here = &*state.lanes[0];
+        if here.items.phase == Phase::Over {
+            return None;
+        }
         let host_is_down = state.host == HostProcess::Down;
         let objects = self.core.as_mut()?;
         self.memory.begin(state.shared, &here.log, Actor::Lane(0), host_is_down, late);
@@ -114,16 +127,19 @@ impl<S: Subsystem> World<S> {
         pool.pool_mut().restore(here.pool).expect("a known buffer");
         pool.restore(here.items.known);
         lane.restore(here.lane);
-        let (phase, switch) = advance(objects, here.items.phase, here.switch, &self.memory);
+        let (phase, switch) = match here.items.phase {
+            Phase::Rest | Phase::Begin if state.past.stopping => (Phase::Settle, None),
+            phase => advance(objects, phase, here.switch, &self.memory),
+        };
         let Stepped { shared, log, finished, late_was_used, mut violation, .. } = self.memory.end();
         let (lane, pool) = objects;
         let mut progress = None;
         let next = if finished {
-            let is_served = !host_is_down && !state.past.crashed;
+            let is_served = !host_is_down && !state.past.crashed && state.host != HostProcess::Gone;
             if is_served && pool.pool().state().dropped_total() > 0 {
                 violation.get_or_insert_with(|| "the lane lost a record while the host lives".into());
             }
-            progress = (phase == Phase::Rest).then_some(0);
+            progress = matches!(phase, Phase::Rest | Phase::Over).then_some(0);
             LaneProcess {
                 pool: forget_accounts_of_core(pool.pool().state()),
                 lane: forget_accounts_of_lane(lane.state()),
@@ -135,7 +151,7 @@ impl<S: Subsystem> World<S> {
         } else {
             LaneProcess { log, ..here.clone() }
         };
-        let is_voluntary = here.items.phase == Phase::Rest || late;
+        let is_voluntary = (here.items.phase == Phase::Rest && !state.past.stopping) || late;
         let mut state = State { shared, ..state.clone() };
         state.lanes[0] = Rc::new(next);
         Some((Step { process: Process::Lane0, is_voluntary, progress, state, violation }, late_was_used))
@@ -214,10 +230,35 @@ fn advance<S: Subsystem>(
                 Progress::Waiting(_) | Progress::Moved => (Phase::Finished, Some(switch)),
             };
         }
+        (Phase::Settle, _) => {
+            return match pool.settle(lane, memory) {
+                Settlement::Owed { .. } => (Phase::Settle, None),
+                Settlement::Settled if pool.pool().stashed().is_some() => {
+                    (Phase::FlushStash, Some(lane.begin_stash_publication()))
+                }
+                Settlement::Settled => (Phase::Flush, Some(lane.begin_switch())),
+            };
+        }
+        (Phase::FlushStash, Some(mut switch)) => {
+            return match lane.poll_switch(pool.pool_mut(), &mut switch, memory) {
+                Progress::Done(_) => (Phase::Flush, Some(lane.begin_switch())),
+                Progress::Waiting(_) | Progress::Moved => (Phase::FlushStash, Some(switch)),
+            };
+        }
+        (Phase::Flush, Some(mut switch)) => {
+            return match lane.poll_flush(pool.pool_mut(), &mut switch, memory) {
+                Progress::Done(_) => (Phase::Over, None),
+                Progress::Waiting(_) | Progress::Moved => (Phase::Flush, Some(switch)),
+            };
+        }
+        (Phase::Over, _) => return (Phase::Over, None),
         (Phase::Stash, Some(switch)) => Turn::Stash(switch),
         (Phase::Switch, Some(switch)) => Turn::Switch(switch),
         (Phase::Full, _) => Turn::Full,
-        (Phase::Begin | Phase::Stash | Phase::Switch | Phase::Finished, _) => Turn::Begin,
+        (
+            Phase::Begin | Phase::Stash | Phase::Switch | Phase::Finished | Phase::FlushStash | Phase::Flush,
+            _,
+        ) => Turn::Begin,
     };
     match pool.poll_admission(lane, &mut turn, memory) {
         Admission::Granted => (Phase::Granted, None),

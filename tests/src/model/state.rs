@@ -17,7 +17,8 @@ use super::rotation::{Core, Items};
 pub struct Config {
     /// Buffers of each lane's pool.
     pub buffers: [usize; LANES],
-    /// Whether the host may crash once.
+    /// Whether the host may crash once. Where records have payloads it stays away then: nothing in an arena says which of them
+    /// it had, so a host that comes after it begins with an arena of its own.
     pub crash: bool,
     /// Whom a starving lane stops.
     pub scope: GateScope,

@@ -43,6 +43,7 @@ without! {
     LeftBeforeSeen: ownership_order;
     ScanWithoutCurrent: complete_scan;
     PublishedUnseen: record_evidence;
+    FlushedUnseen: evidence_at_flush;
     ClaimedFirst: publish_before_claim;
     LeftOnFlags: leave_on_acknowledgement;
     ReusedEarly: reuse_after_acknowledgement;
@@ -95,6 +96,10 @@ const fn arena(arena_places: u8, buffers: usize) -> Config {
     Config { arena_places, buffers: [buffers, 0], ..alone(config(1, false)) }
 }
 
+const fn crashing(config: Config) -> Config {
+    Config { crash: true, ..config }
+}
+
 const fn signals_only(config: Config) -> Config {
     Config { signals_only: true, ..config }
 }
@@ -133,7 +138,7 @@ macro_rules! explorations {
 }
 
 /// All explorations of the protocol as it ships.
-pub const EXPLORATIONS: [Exploration; 22] = explorations! {
+pub const EXPLORATIONS: [Exploration; 28] = explorations! {
     "pools (1,1)", false: config(1, false);
     "pools (1,1), gate scope lane", false: Config { scope: GateScope::Lane, ..config(1, false) };
     "pools (1,1), signals only", false: signals_only(config(1, false));
@@ -148,10 +153,16 @@ pub const EXPLORATIONS: [Exploration; 22] = explorations! {
     "a core with one buffer", false: core(1, false);
     "a core with two buffers", false: core(2, false);
     "a core with two buffers, crash", false: core(2, true);
+    "a core with one buffer, stop, by polls", false: stopping(core(1, false));
+    "a core with two buffers, stop, by polls", false: stopping(core(2, false));
     "an arena of 3, one buffer", false: arena(3, 1);
     "an arena of 1, two buffers", false: arena(1, 2);
     "an arena of 2, two buffers", false: arena(2, 2);
     "an arena of 3, two buffers", false: arena(3, 2);
+    "an arena of 3, one buffer, stop, by polls", false: stopping(arena(3, 1));
+    "an arena of 3, two buffers, stop, by polls", false: stopping(arena(3, 2));
+    "an arena of 3, one buffer, crash", false: crashing(arena(3, 1));
+    "an arena of 3, two buffers, crash", false: crashing(arena(3, 2));
     "pools (2,1)", true: config(2, false);
     "pools (1,1), crash", true: config(1, true);
 };
@@ -173,7 +184,7 @@ impl Mutant {
 }
 
 /// Every rule left out once.
-pub const MUTANTS: [Mutant; 21] = [
+pub const MUTANTS: [Mutant; 22] = [
     Mutant {
         rule: "P1",
         omission: "only a lane whose queue is of no use to it parks",
@@ -249,6 +260,11 @@ pub const MUTANTS: [Mutant; 21] = [
         rule: "P13",
         omission: "a core's buffer is published without its last record",
         run: || explore::<PublishedUnseen>(core(1, false), LIMIT),
+    },
+    Mutant {
+        rule: "P13",
+        omission: "a stop publishes a core's buffer without its last record",
+        run: || explore::<FlushedUnseen>(stopping(core(2, false)), LIMIT),
     },
     Mutant {
         rule: "P13",

@@ -257,12 +257,17 @@ impl<S: Subsystem> World<S> {
     }
 
     fn lane_steps(&mut self, state: &State, index: usize, into: &mut Vec<Step>) {
-        let is_over = state.past.stopping || state.host == HostProcess::Gone;
+        let flushes = index == 0 && (self.config.core || self.config.arena_places > 0);
+        let is_over = !flushes && (state.past.stopping || state.host == HostProcess::Gone);
         if index >= self.config.lanes || (is_over && state.lanes[index].switch.is_none()) {
             return;
         }
         let Some((step, late_was_used)) = self.step_of_lane(state, index, false) else { return };
-        into.push(step);
+        // A look that comes before the time is over changes nothing for a lane whose host never comes back.
+        let is_last_chance = late_was_used && !self.restarts() && state.host == HostProcess::Down;
+        if !is_last_chance {
+            into.push(step);
+        }
         if late_was_used {
             into.extend(self.step_of_lane(state, index, true).map(|(step, _)| step));
         }
@@ -536,8 +541,13 @@ impl<S: Subsystem> World<S> {
         }
     }
 
+    /// Whether another host comes after one that crashed.
+    fn restarts(&self) -> bool {
+        self.config.arena_places == 0
+    }
+
     fn restart(&mut self, state: &State) -> Option<Step> {
-        if state.host != HostProcess::Down {
+        if state.host != HostProcess::Down || !self.restarts() {
             return None;
         }
         let host = HostProcess::Attaching(Role::new(AttachState::new(self.directory.buffers())));
