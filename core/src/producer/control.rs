@@ -40,6 +40,27 @@ pub enum RecordWindow {
     Cycles(Span),
 }
 
+impl RecordWindow {
+    /// What the words say.
+    pub fn of_words(unit: WindowUnit, span: impl FnOnce() -> Span) -> Self {
+        match unit {
+            WindowUnit::EXECUTIONS => Self::Executions(span()),
+            WindowUnit::CYCLES => Self::Cycles(span()),
+            // A unit of a later version cannot be followed; it hides nothing.
+            _ => Self::Whole,
+        }
+    }
+
+    /// As the words say it.
+    pub const fn words(self) -> (WindowUnit, Span) {
+        match self {
+            Self::Whole => (WindowUnit::NONE, Span { from: 0, to: 0 }),
+            Self::Executions(span) => (WindowUnit::EXECUTIONS, span),
+            Self::Cycles(span) => (WindowUnit::CYCLES, span),
+        }
+    }
+}
+
 /// What is to be recorded. A sample is made of whole executions, so that what is recorded of one fits together, whichever
 /// subsystem it is from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,12 +140,7 @@ impl<M: Memory> ControlWords<M> {
         let control = Control {
             level: self.level.observe(),
             sample_every: self.sample_every.observe().max(1),
-            window: match WindowUnit(self.unit.observe()) {
-                WindowUnit::EXECUTIONS => RecordWindow::Executions(span()),
-                WindowUnit::CYCLES => RecordWindow::Cycles(span()),
-                // A unit of a later version cannot be followed; it hides nothing.
-                _ => RecordWindow::Whole,
-            },
+            window: RecordWindow::of_words(WindowUnit(self.unit.observe()), span),
         };
         self.seen.publish(sequence);
         control

@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek};
 use sluice_core::layout::{self, ArchId, BufferLayout, Shape, args_dump};
 
 use super::chains::chains;
+use super::controls::Controls;
 use super::damage::Damage;
 use super::dedup::{Seen, Verdict};
 use super::format::FileHeader;
@@ -35,6 +36,8 @@ pub struct Census {
     pub duplicates: u64,
     /// Freezes.
     pub freezes: u64,
+    /// What was to be recorded from when on.
+    pub controls: Controls,
     /// Records that loss notes tell of, by cause.
     pub lost: Lost,
     /// Segments of kinds this version does not know.
@@ -89,6 +92,12 @@ impl Census {
                 let subsystem: &mut Dfx = dfx.entry(name.to_owned()).or_default();
                 subsystem.collected += count.records;
             }
+            for subsystem in Subsystem::KNOWN {
+                let Some(first) = self.controls.first(*subsystem) else { continue };
+                let figures: &mut Dfx = dfx.entry(subsystem.to_string()).or_default();
+                figures.extent = first.clone();
+                figures.changes = self.controls.changes(*subsystem).to_vec();
+            }
             let mut wrong = self.findings;
             wrong.push("the run broke off: records after its last whole segment are unknown".into());
             return Report {
@@ -121,6 +130,7 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
         pools: BTreeMap::new(),
         duplicates: 0,
         freezes: 0,
+        controls: Controls::default(),
         lost: Lost::default(),
         unknown_segments: 0,
         bytes: 0,
@@ -187,6 +197,13 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
                     census.lost.add(loss.cause.name().unwrap_or_default(), loss.records);
                 }
             }
+            Segment::Controls(notes) => {
+                for note in notes {
+                    if let Some(wrong) = census.controls.add(&note) {
+                        findings.add(|| wrong);
+                    }
+                }
+            }
             Segment::End(summary) => census.summary = Some(*summary),
             Segment::Unknown(_) => census.unknown_segments += 1,
             Segment::ClockPairs(_)
@@ -215,7 +232,10 @@ pub fn census<R: Read + Seek>(reader: &mut Reader<R>) -> io::Result<Census> {
     }
     match &census.summary {
         None => findings.add(|| "no summary: the run did not come to its end".into()),
-        Some(summary) => compare(&census.pools, &summary.pools, &mut findings),
+        Some(summary) => {
+            compare(&census.pools, &summary.pools, &mut findings);
+            compare_controls(&census.controls, &summary.report, &mut findings);
+        }
     }
     census.findings = findings.into_texts();
     Ok(census)
@@ -233,6 +253,22 @@ fn compare(counted: &BTreeMap<Pool, Count>, stated: &[PoolTotals], findings: &mu
                 let (found, in_buffers) =
                     (Many(count.records, "record", "records"), Many(count.buffers, "buffer", "buffers"));
                 format!("{pool}: {found} in {in_buffers} here, the run counted {records} in {buffers}")
+            });
+        }
+    }
+}
+
+/// Holds the settings that are noted against those that the run tells of; captures of older versions have none.
+fn compare_controls(controls: &Controls, report: &Report, findings: &mut Findings) {
+    let known = |name: &str| Subsystem::named(name);
+    let stated = report.dfx.iter().filter_map(|(name, dfx)| Some((known(name)?, dfx)));
+    for (subsystem, dfx) in stated.filter(|_| !controls.is_empty()) {
+        let noted = (controls.first(subsystem), controls.changes(subsystem));
+        if noted != (Some(&dfx.extent), &dfx.changes[..]) {
+            findings.add(|| {
+                let (here, told) = (noted.1.len() as u64, dfx.changes.len() as u64);
+                let here = Many(here, "change", "changes");
+                format!("{subsystem}: {here} of what was recorded here, the run tells of {told} or of others")
             });
         }
     }

@@ -12,7 +12,7 @@ pub const MAGIC: [u8; 8] = *b"\x89SLC\r\n\x1a\n";
 /// A file of another major version cannot be read.
 pub const VERSION_MAJOR: u16 = 1;
 /// Counts additions that an older reader may skip: new segment kinds, new keys in JSON payloads.
-pub const VERSION_MINOR: u16 = 2;
+pub const VERSION_MINOR: u16 = 3;
 /// First bytes of every segment.
 pub const SYNC: [u8; 4] = *b"SEG\xa5";
 /// Segments start at multiples of this many bytes.
@@ -208,6 +208,8 @@ impl Kind {
 
     /// [`TransitNote`](super::TransitNote)s.
     pub const TRANSITS: Self = Self(12);
+    /// [`ControlNote`](super::ControlNote)s. What is told stands before all that is recorded by it.
+    pub const CONTROLS: Self = Self(13);
 
     /// Most bytes of a payload of this kind.
     pub const fn max_payload_bytes(self) -> usize {
@@ -228,6 +230,7 @@ impl Kind {
             Self::DEVICE_PHASES => "device phases",
             Self::WAITS => "waits",
             Self::TRANSITS => "transits",
+            Self::CONTROLS => "controls",
             Self::LOSSES => "losses",
             Self::END => "end",
             Self::PAYLOAD => "payload",
@@ -313,7 +316,7 @@ mod tests {
     fn header_keeps_its_bytes() {
         let bytes = HEADER.encode();
         assert_eq!(FileHeader::decode(&bytes), Ok(HEADER));
-        assert_eq!(&bytes[..20], b"\x89SLC\r\n\x1a\n\x01\0\x02\0\x40\0\0\0\x02\0\0\0");
+        assert_eq!(&bytes[..20], b"\x89SLC\r\n\x1a\n\x01\0\x03\0\x40\0\0\0\x02\0\0\0");
         assert_eq!(&bytes[24..32], &0x0012_3456_789a_bcde_u64.to_le_bytes());
     }
 
@@ -337,7 +340,7 @@ mod tests {
         assert!(text(&[b'x'; 64]).starts_with("not a capture: begins with [78, 78"));
         let mut future = HEADER.encode();
         future[8] = 7;
-        assert_eq!(text(&future), "capture version 7.2, this program reads 1.x");
+        assert_eq!(text(&future), "capture version 7.3, this program reads 1.x");
         assert_eq!(text(&FileHeader { clock_hz: 0, ..HEADER }.encode()), "capture states a clock of 0 Hz");
     }
 

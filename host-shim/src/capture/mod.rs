@@ -38,6 +38,7 @@
 
 pub mod chains;
 pub mod check;
+pub mod controls;
 pub mod damage;
 pub mod dedup;
 pub mod folder;
@@ -48,12 +49,14 @@ pub mod segment;
 pub mod writer;
 
 pub use check::{Census, census};
+pub use controls::Controls;
 pub use damage::Damage;
 pub use folder::{FolderError, RunFolder};
 pub use format::{FileHeader, HeaderError, Kind, RunId};
 pub use payload::{
-    BufferHeader, ClockPair, Core, DevicePhaseNote, FreezeEvent, Gate, HostPhase, Items, LossCause, LossNote,
-    Manifest, PayloadHeader, Phase, Pool, PoolTotals, Subsystem, Summary, TransitNote, WaitNote, WorkItem,
+    BufferHeader, ClockPair, ControlNote, ControlStage, Core, DevicePhaseNote, FreezeEvent, Gate, HostPhase,
+    Items, LossCause, LossNote, Manifest, PayloadHeader, Phase, Pool, PoolTotals, Subsystem, Summary,
+    TransitNote, WaitNote, WorkItem,
 };
 pub use reader::{OpenError, Reader};
 pub use segment::Segment;

@@ -278,16 +278,30 @@ mod tests {
 
     use proptest::prelude::*;
     use sluice_core::layout::device_phase::DevicePhase;
+    use sluice_core::layout::extension::WindowUnit;
     use zerocopy::IntoBytes;
 
     use super::super::payload::{
-        BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
-        Manifest, Phase, Subsystem, Summary, TransitNote, WaitNote,
+        BufferHeader, ClockPair, ControlNote, ControlStage, DevicePhaseNote, FreezeEvent, Gate, HostPhase,
+        LossCause, LossNote, Manifest, Phase, Subsystem, Summary, TransitNote, WaitNote,
     };
     use super::super::writer::tests::{HEADER, POOL};
     use super::super::writer::{Storage, Writer};
     use super::*;
     use crate::report::Report;
+
+    const CONTROL: ControlNote = ControlNote {
+        subsystem: Subsystem::PMU,
+        number: 2,
+        stage: ControlStage::FOLLOWED,
+        level: 1,
+        sample_every: 3,
+        window_unit: WindowUnit::EXECUTIONS,
+        window_start: 4,
+        window_stop: 5,
+        host_ns: 6,
+        device_cycles: 7,
+    };
 
     /// Every kind of segment, the buffers among them in between.
     fn sample() -> Vec<u8> {
@@ -315,6 +329,7 @@ mod tests {
         };
         writer.append_waits(&[wait]).unwrap();
         writer.append_transits(&[TransitNote::new(POOL, 0, 1, 2)]).unwrap();
+        writer.append_controls(&[CONTROL; 2]).unwrap();
         writer.append_losses(&[LossNote::new(POOL, Some(3), LossCause::CORRUPT, 5, 9)]).unwrap();
         writer.append_summary(&Summary { report: Report::default(), pools: Vec::new() }).unwrap();
         writer.into_storage()
@@ -341,6 +356,10 @@ mod tests {
                 Segment::DevicePhases(items) => format!("{} device phases", items.len()),
                 Segment::Waits(items) => format!("{} waits", items.len()),
                 Segment::Transits(items) => format!("{} transits", items.len()),
+                Segment::Controls(items) => {
+                    assert!(items.clone().eq([CONTROL; 2]));
+                    format!("{} controls", items.len())
+                }
                 Segment::Losses(items) => format!("{} losses", items.len()),
                 Segment::End(_) => "end".into(),
                 Segment::Unknown(kind) => kind.to_string(),
@@ -349,7 +368,7 @@ mod tests {
         seen
     }
 
-    const WHOLE: [&str; 11] = [
+    const WHOLE: [&str; 12] = [
         "sim",
         "0",
         "1",
@@ -359,6 +378,7 @@ mod tests {
         "1 device phases",
         "1 waits",
         "1 transits",
+        "2 controls",
         "1 losses",
         "end",
     ];
@@ -442,6 +462,7 @@ mod tests {
                     "1 device phases",
                     "1 waits",
                     "1 transits",
+                    "2 controls",
                     "1 losses",
                     "end"
                 ]

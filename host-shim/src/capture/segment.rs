@@ -4,7 +4,7 @@ use zerocopy::FromBytes;
 
 use super::format::Kind;
 use super::payload::{
-    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest,
+    BufferHeader, ClockPair, ControlNote, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest,
     PayloadHeader, Summary, TransitNote, WaitNote,
 };
 
@@ -29,6 +29,8 @@ pub enum Segment<'a> {
     Waits(Items<'a, WaitNote>),
     /// What became of buffers on the host.
     Transits(Items<'a, TransitNote>),
+    /// What was to be recorded from when on, that of one subsystem in order.
+    Controls(Items<'a, ControlNote>),
     /// Records that did not arrive.
     Losses(Items<'a, LossNote>),
     /// What the run came to.
@@ -48,6 +50,7 @@ pub(super) enum Content {
     DevicePhases,
     Waits,
     Transits,
+    Controls,
     Losses,
     End(Box<Summary>),
     Unknown(Kind),
@@ -105,6 +108,7 @@ impl Content {
             Kind::DEVICE_PHASES => whole_items::<DevicePhaseNote>(payload, Self::DevicePhases),
             Kind::WAITS => whole_items::<WaitNote>(payload, Self::Waits),
             Kind::TRANSITS => whole_items::<TransitNote>(payload, Self::Transits),
+            Kind::CONTROLS => whole_items::<ControlNote>(payload, Self::Controls),
             Kind::LOSSES => whole_items::<LossNote>(payload, Self::Losses),
             later => Ok(Self::Unknown(later)),
         }
@@ -122,6 +126,7 @@ impl Content {
             Self::DevicePhases => Segment::DevicePhases(Items::new(payload)),
             Self::Waits => Segment::Waits(Items::new(payload)),
             Self::Transits => Segment::Transits(Items::new(payload)),
+            Self::Controls => Segment::Controls(Items::new(payload)),
             Self::Losses => Segment::Losses(Items::new(payload)),
             Self::End(summary) => Segment::End(summary),
             Self::Unknown(kind) => Segment::Unknown(kind),

@@ -14,8 +14,8 @@ use zerocopy::{Immutable, IntoBytes};
 use super::folder::{self, RunFolder};
 use super::format::{ALIGN_BYTES, FileHeader, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, SegmentHead};
 use super::payload::{
-    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest, PayloadHeader,
-    Summary, TransitNote, WaitNote,
+    BufferHeader, ClockPair, ControlNote, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest,
+    PayloadHeader, Summary, TransitNote, WaitNote,
 };
 use super::reader::{FileView, ReadError, Reader};
 
@@ -143,6 +143,11 @@ impl<S: Storage> Writer<S> {
     /// Appends what became of buffers.
     pub fn append_transits(&self, transits: &[TransitNote]) -> io::Result<()> {
         self.append_items(Kind::TRANSITS, transits)
+    }
+
+    /// Appends what is to be recorded from when on.
+    pub fn append_controls(&self, controls: &[ControlNote]) -> io::Result<()> {
+        self.append_items(Kind::CONTROLS, controls)
     }
 
     /// Appends losses.

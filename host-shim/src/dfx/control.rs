@@ -2,9 +2,9 @@
 
 use std::mem::offset_of;
 
-use sluice_core::layout::extension::{Service, WindowUnit};
+use sluice_core::layout::extension::Service;
 use sluice_core::mem::{DevAddr, Fault, Memory, Word};
-use sluice_core::producer::{Control, RecordWindow, Span};
+use sluice_core::producer::{Control, Span};
 
 /// Writes `control` into the words at `service`. Its number goes last: it tells lanes that the rest has changed. What was
 /// written before must have been seen by all of them.
@@ -14,11 +14,7 @@ pub(super) fn write<M: Memory>(
     control: &Control,
     sequence: u32,
 ) -> Result<(), Fault> {
-    let (unit, Span { from, to }) = match control.window {
-        RecordWindow::Whole => (WindowUnit::NONE, Span { from: 0, to: 0 }),
-        RecordWindow::Executions(span) => (WindowUnit::EXECUTIONS, span),
-        RecordWindow::Cycles(span) => (WindowUnit::CYCLES, span),
-    };
+    let (unit, Span { from, to }) = control.window.words();
     let (start, stop) = (offset_of!(Service, window_start), offset_of!(Service, window_stop));
     let words = [
         (offset_of!(Service, level), control.level),

@@ -49,7 +49,7 @@ pub use config::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 pub use pipe::WaitPipe;
 pub use plan::PlanError;
 pub use session::{Session, SessionError};
-pub use sink::{BufferMeta, Discard, Freeze, LanePhase, PayloadMeta, Sink, Wait};
+pub use sink::{BufferMeta, Change, Discard, Freeze, LanePhase, PayloadMeta, Sink, Wait};
 pub use waits::Waits;
 
 pub use views::{FreeQueueFeed, GateControl, HeldWords, Occupancy, RingDrain, RingState, RingWatch};

@@ -34,7 +34,7 @@ use super::pipe::WaitPipe;
 use super::plan::{FIRST_CONTROL, Part, Plan, PlanError};
 use super::server::{Outlet, Server, ServerCounts, ToCollect};
 use super::service::{Orders, Service};
-use super::sink::Sink;
+use super::sink::{Change, Sink};
 use super::waits::UNDER_WAY;
 use super::worker::Worker;
 use crate::device::Device;
@@ -69,6 +69,15 @@ pub enum SessionError {
         lanes: u32,
         /// How long was waited.
         limit: Duration,
+    },
+    /// The sink did not take a change of what is recorded.
+    #[error("the change of what is to be recorded of {subsystem} cannot be noted")]
+    Unnoted {
+        /// Of what.
+        subsystem: SubsystemId,
+        /// Why.
+        #[source]
+        error: std::io::Error,
     },
     /// A thread could not be started.
     #[error("cannot start the {role} thread of the profiling session")]
@@ -174,6 +183,10 @@ impl<D: Device> Session<D> {
             session.collectors.push(Worker::spawn("collecting", move || collector.run(&orders))?);
         }
         session.service = Some(Worker::spawn("serving", move || service.run())?);
+        let first: Vec<_> = session.config.enabled().map(|(of, config)| (of, config.control())).collect();
+        for (subsystem, control) in first {
+            session.note(subsystem, control, FIRST_CONTROL, true)?;
+        }
         session.flushed = false;
         session.boot.attach_recorders(&plan.recorders())?;
         device.wake_lanes();
@@ -185,11 +198,23 @@ impl<D: Device> Session<D> {
         self.plan.bytes()
     }
 
+    /// What is recorded of `subsystem`, or was told last to be.
+    fn note(
+        &self,
+        subsystem: SubsystemId,
+        control: Control,
+        number: u32,
+        is_followed: bool,
+    ) -> Result<(), SessionError> {
+        let change = Change { subsystem, number, control, is_followed, at_cycles: self.device.now_cycles() };
+        self.sink.change(&change).map_err(|error| SessionError::Unnoted { subsystem, error })
+    }
+
     /// Has another level, sample or window of `subsystem` recorded from now on. What is kicked off after that is recorded
     /// so; of what is under way a part may be. Blocks until every lane follows, at most a deadline and a second.
     ///
     /// # Errors
-    /// [`SessionError`] when the subsystem is not on, or lanes have not followed in time.
+    /// [`SessionError`] when the subsystem is not on, the sink does not take the change, or lanes have not followed in time.
     pub fn set(&mut self, subsystem: SubsystemId, control: &Control) -> Result<(), SessionError> {
         if !self.plan.parts().iter().any(|part| part.subsystem == subsystem) {
             return Err(SessionError::NotOn(subsystem));
@@ -208,10 +233,12 @@ impl<D: Device> Session<D> {
         let told = self.told[subsystem.index()];
         follow(self, told)?;
         let next = told.wrapping_add(1);
+        self.note(subsystem, *control, next, false)?;
         again(|| control::write(self.device.memory(), service, control, next))?;
         self.told[subsystem.index()] = next;
         self.device.wake_lanes();
-        follow(self, next)
+        follow(self, next)?;
+        self.note(subsystem, *control, next, true)
     }
 
     /// Drains and collects nothing for `duration`, as a host whose consumers are busy elsewhere; lanes must wait it out, in a

@@ -8,6 +8,7 @@ use sluice_core::gate::Gate;
 use sluice_core::layout::args_dump::Stage;
 use sluice_core::layout::device_phase::DevicePhase;
 use sluice_core::layout::{Instance, Lane, PoolKind, SubsystemId};
+use sluice_core::producer::Control;
 
 /// Which buffer the bytes of one call come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +112,24 @@ pub struct LanePhase {
     pub end_cycles: u64,
 }
 
-/// Takes what a session records. Called from the collectors' threads; calls for one pool come in order, one at a time.
+/// Another level, sample or window of a subsystem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Of which.
+    pub subsystem: SubsystemId,
+    /// Its number, counted from 1; the first is what the session began with.
+    pub number: u32,
+    /// What is recorded from now on.
+    pub control: Control,
+    /// Whether every lane records by it. Each change comes twice: when lanes are about to be told, and when all of them follow.
+    /// The first comes once, for no lane has ever recorded by anything else.
+    pub is_followed: bool,
+    /// Device clock, cycles.
+    pub at_cycles: u64,
+}
+
+/// Takes what a session records. Called from the collectors' threads; calls for one pool come in order, one at a time. Changes
+/// come from the thread that makes them.
 pub trait Sink: Send + Sync {
     /// Takes the records of one buffer, as they lie on the wire. The buffer goes back to the device after this returns `Ok`,
     /// so the bytes must be safe by then.
@@ -141,6 +159,14 @@ pub trait Sink: Send + Sync {
     /// # Errors
     /// What kept them from being written; the session goes on.
     fn waits(&self, _waits: &[Wait]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Takes a change of what is recorded, before any record that is made by it. Kept by nobody unless told otherwise.
+    ///
+    /// # Errors
+    /// What kept it from being written. A change that lanes have not been told of is not made then.
+    fn change(&self, _change: &Change) -> io::Result<()> {
         Ok(())
     }
 

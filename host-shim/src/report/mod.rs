@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use sluice_core::layout::SubsystemId;
+use sluice_core::producer::{Control, RecordWindow};
 
 pub use summary::Page;
 
@@ -151,18 +153,33 @@ pub struct Extent {
     /// The first execution that was recorded, and the first behind it that was not; absent if all were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<[u64; 2]>,
+    /// The first tick of the device's counter that was recorded, and the first behind it that was not; absent if all were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_cycles: Option<[u64; 2]>,
 }
 
 impl Default for Extent {
     fn default() -> Self {
-        Self { level: String::new(), sampled_every: 1, window: None }
+        Self { level: String::new(), sampled_every: 1, window: None, window_cycles: None }
     }
 }
 
 impl Extent {
+    /// What `control` asks for, of a subsystem that may be unknown.
+    pub fn of(subsystem: Option<SubsystemId>, control: &Control) -> Self {
+        let level = subsystem.and_then(|subsystem| subsystem.level_name(control.level));
+        let (window, window_cycles) = match control.window {
+            RecordWindow::Whole => (None, None),
+            RecordWindow::Executions(span) => (Some([span.from, span.to]), None),
+            RecordWindow::Cycles(span) => (None, Some([span.from, span.to])),
+        };
+        let level = level.unwrap_or("unknown").into();
+        Self { level, sampled_every: control.sample_every, window, window_cycles }
+    }
+
     /// Whether something was passed over.
     pub fn is_partial(&self) -> bool {
-        self.sampled_every > 1 || self.window.is_some()
+        self.sampled_every > 1 || self.window.is_some() || self.window_cycles.is_some()
     }
 }
 
@@ -176,17 +193,41 @@ impl fmt::Display for Extent {
             Some([from, u64::MAX]) => write!(f, ", executions from {from}"),
             Some([from, to]) => write!(f, ", executions {from} to {to}, the last one excluded"),
             None => Ok(()),
+        }?;
+        match self.window_cycles {
+            Some([from, u64::MAX]) => write!(f, ", from tick {from}"),
+            Some([from, to]) => write!(f, ", ticks {from} to {to}, the last one excluded"),
+            None => Ok(()),
         }
     }
+}
+
+/// Another level, sample or window, from some time of a run on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    /// Its number; what the run began with has 1.
+    pub number: u32,
+    /// When lanes were told, host monotonic nanoseconds.
+    pub told_ns: u64,
+    /// When all of them had followed; absent if they have not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub followed_ns: Option<u64>,
+    /// What was to be recorded from then on.
+    #[serde(flatten)]
+    pub extent: Extent,
 }
 
 /// Figures of one profiling subsystem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dfx {
-    /// How much was to be recorded.
+    /// How much was to be recorded at the beginning.
     #[serde(flatten)]
     pub extent: Extent,
+    /// What was to be recorded from later times on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<Change>,
     /// Work items and submits that were not recorded because of sampling or the window; they are not among those produced.
     pub passed_over: u64,
     /// Attempts to record, by the device's account.

@@ -4,7 +4,7 @@ use core::fmt;
 use std::path::Path;
 
 use super::units::{Bytes, Count, Many, OneLine, Span};
-use super::{Artefacts, Chains, Freeze, Late, Payloads, Report, Sequences, Tensor};
+use super::{Artefacts, Chains, Change, Dfx, Freeze, Late, Payloads, Report, Sequences, Tensor};
 
 /// A report to be shown; `folder` holds the run's artefacts, where they are known.
 #[derive(Clone, Copy, Debug)]
@@ -207,9 +207,22 @@ impl Page<'_> {
                 ),
             )?;
         }
-        for (name, dfx) in self.report.dfx.iter().filter(|(_, dfx)| dfx.extent.is_partial()) {
+        let is_partial = |dfx: &Dfx| dfx.extent.is_partial() || dfx.passed_over > 0;
+        for (name, dfx) in self.report.dfx.iter().filter(|(_, dfx)| is_partial(dfx)) {
             let passed_over = Many(dfx.passed_over, "item or submit", "items and submits");
             line(f, "sampled", format_args!("{name}: {}; {passed_over} passed over", dfx.extent))?;
+        }
+        for (name, dfx) in &self.report.dfx {
+            for Change { number, told_ns, followed_ns, extent } in &dfx.changes {
+                let label = if *number == 2 { "changed" } else { "" };
+                match followed_ns {
+                    Some(ns) => line(f, label, format_args!("{name}: {extent}, from {} on", Span(*ns)))?,
+                    None => {
+                        let told = Span(*told_ns);
+                        line(f, label, format_args!("{name}: {extent}, told at {told}, not followed"))?;
+                    }
+                }
+            }
         }
         for (name, dfx) in &self.report.dfx {
             for (cause, count) in dfx.lost.by_cause().into_iter().filter(|(_, count)| *count > 0) {

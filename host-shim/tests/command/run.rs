@@ -7,6 +7,7 @@ use sluice_core::exec::CoreIndex;
 use sluice_core::layout::pmu::DEFAULT_EVENT_TYPE;
 use sluice_core::layout::{SubsystemId, args_dump};
 use sluice_core::mmio::TpbId;
+use sluice_core::producer::Control;
 use sluice_host::capture::Reader;
 use sluice_host::dfx::RECORDED;
 use sluice_host::kbl::ArgChoice;
@@ -19,7 +20,7 @@ use crate::{Folder, check, code, sluice, text};
 /// What is recorded unless told otherwise.
 fn by_default(subsystem: SubsystemId) -> Extent {
     match subsystem {
-        SubsystemId::ArgsDump => Extent { level: args_dump::Level::HYBRID.0, ..Extent::full(subsystem) },
+        SubsystemId::ArgsDump => Extent::new(subsystem, Control::at_level(args_dump::Level::HYBRID.0)),
         _ => Extent::full(subsystem),
     }
 }
@@ -63,14 +64,25 @@ fn builtin(name: &str) -> Neff {
 
 /// Runs, and holds the capture against the expected set and the report against both.
 fn run_and_compare(test: &str, model: &str, neff: &Neff, lanes: u32, executions: u64, more: &[&str]) {
+    compare_run(test, model, lanes, &expected(neff, lanes, executions), more);
+}
+
+/// Holds a run against what is expected of it. Returns the folder and what was shown.
+fn compare_run(
+    test: &str,
+    model: &str,
+    lanes: u32,
+    expected: &ExpectedRecords,
+    more: &[&str],
+) -> (Folder, String) {
     let folder = Folder::new(test);
+    let executions = expected.executions;
     let (lanes_text, executions_text) = (lanes.to_string(), executions.to_string());
     let args = ["run", "--model", model, "--lanes", &lanes_text, "--executions", &executions_text, "--out"];
     let output = sluice(&[&args[..], &[folder.out()], more].concat());
     assert_eq!(code(&output), 0, "{}{}", text(&output.stdout), text(&output.stderr));
     assert_eq!(folder.names(), ["capture.slc", "report.json", "trace.pftrace"]);
 
-    let expected = expected(neff, lanes, executions);
     let capture = folder.path("capture.slc");
     let mut reader = Reader::open(&capture).unwrap();
     let arch = reader.header().arch;
@@ -84,7 +96,7 @@ fn run_and_compare(test: &str, model: &str, neff: &Neff, lanes: u32, executions:
     assert_eq!(report["lossless"], true);
     assert_eq!(report["swaps_verified"], true);
     assert_eq!(report["model"]["executions"], executions);
-    assert_eq!(report["model"]["tpbs"], neff.programs.len());
+    assert_eq!(report["model"]["tpbs"], expected.programs.len());
     for (subsystem, count) in RECORDED.iter().zip(counts) {
         let figures = &report["dfx"][subsystem.name()];
         assert_eq!((&figures["produced"], &figures["collected"]), (&json!(count), &json!(count)));
@@ -94,6 +106,58 @@ fn run_and_compare(test: &str, model: &str, neff: &Neff, lanes: u32, executions:
     assert_eq!(report["kbl"]["build_hits"], executions.saturating_sub(1));
     assert_eq!(report["kbl"]["build_misses"], executions.min(1));
     assert_eq!(check(&capture).1, 0);
+    let page = text(&output.stdout).to_owned();
+    (folder, page)
+}
+
+#[test]
+fn levels_that_change_between_executions_are_followed_noted_and_verified() {
+    let neff = builtin("gather");
+    let level = |subsystem: SubsystemId, name: &str| {
+        let (_, level) = subsystem.levels().find(|(known, _)| *known == name).unwrap();
+        Control::at_level(level)
+    };
+    let extent = |subsystem: SubsystemId, first: &str, changes: &[(u64, &str)]| Extent {
+        changes: changes.iter().map(|&(from, name)| (from, level(subsystem, name))).collect(),
+        ..Extent::new(subsystem, level(subsystem, first))
+    };
+    let mut expected = expected(&neff, 2, 11);
+    expected.subsystems = vec![
+        extent(SubsystemId::Swimlane, "full", &[(3, "off"), (5, "task")]),
+        extent(SubsystemId::Pmu, "off", &[(5, "on"), (8, "off"), (9, "on")]),
+        extent(SubsystemId::DepGen, "on", &[(1, "off"), (10, "on")]),
+        extent(SubsystemId::ArgsDump, "hybrid", &[(2, "full"), (4, "partial"), (7, "off"), (8, "hybrid")]),
+        extent(SubsystemId::ScopeStats, "off", &[(0, "on"), (6, "off")]),
+    ];
+    let at = "--level=pmu=off,scope_stats=off --at=0:scope_stats=on --at=1:dep_gen=off --at=2:args_dump=full \
+              --at=4:args_dump=partial --at=3:swimlane=off --at=5:swimlane=task,pmu=on --at=6:scope_stats=off \
+              --at=7:args_dump=off --at=8:args_dump=hybrid,pmu=off --at=9:pmu=on --at=10:dep_gen=on --at=11:pmu=off";
+    for arch in ["a2a3", "a5"] {
+        let more: Vec<_> = at.split_whitespace().chain(["--arch", arch]).collect();
+        let (folder, page) = compare_run(&format!("changes-{arch}"), "gather", 2, &expected, &more);
+        let report = folder.report();
+        for Extent { subsystem, first, changes } in &expected.subsystems {
+            let figures = &report["dfx"][subsystem.name()];
+            assert_eq!(figures["level"].as_str(), subsystem.level_name(first.level));
+            let noted: Vec<_> = figures["changes"].as_array().unwrap().iter().collect();
+            assert_eq!(noted.len(), changes.len(), "{subsystem}");
+            let mut before_ns = 0;
+            for (index, (noted, (_, control))) in noted.into_iter().zip(changes).enumerate() {
+                assert_eq!(noted["number"], index + 2);
+                assert_eq!(noted["level"].as_str(), subsystem.level_name(control.level));
+                let [told, followed] = ["told_ns", "followed_ns"].map(|key| noted[key].as_u64().unwrap());
+                assert!(before_ns <= told && told <= followed, "{subsystem}");
+                before_ns = followed;
+            }
+        }
+        assert!(page.contains("\nchanged     args_dump: full, from "), "{page}");
+        let again = sluice(&["report", "--json", folder.out()]);
+        let again: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+        assert_eq!(again["dfx"]["swimlane"]["changes"], report["dfx"]["swimlane"]["changes"]);
+    }
+    let output = sluice(&["run", "--dfx", "pmu", "--at", "1:swimlane=off"]);
+    let refusal = "'--at' changes the level of `swimlane`, which '--dfx' does not record";
+    assert!(code(&output) == 2 && text(&output.stderr).contains(refusal), "{}", text(&output.stderr));
 }
 
 #[test]

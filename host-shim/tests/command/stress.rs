@@ -251,11 +251,10 @@ fn records_of_a_subsystem_that_is_off_are_refused() {
     let output = sluice(&["stress", "--subsystem", "pmu", "--dfx", "swimlane"]);
     assert_eq!(code(&output), 2);
     assert!(text(&output.stderr).contains("makes records of `pmu`, which '--dfx' does not record"));
-    let output = sluice(&["stress", "--sample", "2"]);
-    assert_eq!(code(&output), 2);
-    assert!(text(&output.stderr).contains("made-up records belong to no execution"));
     for (args, reason) in [
-        (&["--payload-bytes", "5"][..], "'--payload-bytes' is about records of `args_dump`"),
+        (&["--sample", "2"][..], "made-up records belong to no execution"),
+        (&["--at", "5:swimlane=off"], "made-up records belong to no execution"),
+        (&["--payload-bytes", "5"], "'--payload-bytes' is about records of `args_dump`"),
         (&["--chain", "2", "--subsystem", "pmu"], "'--chain' is about records of `dep_gen`"),
         (
             &["--payload-bytes", "4097", "--subsystem", "args_dump", "--arena", "4096"],

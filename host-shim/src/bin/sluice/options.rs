@@ -10,7 +10,7 @@ use std::str::FromStr;
 use sluice_core::exec::BootShape;
 use sluice_core::layout::pmu_events::{EventGroup, event_groups};
 use sluice_core::layout::{self, ArchId, PoolKind, Shape, SubsystemId, args_dump, pmu};
-use sluice_core::producer::{RecordWindow, Span};
+use sluice_core::producer::{Control, RecordWindow, Span};
 use sluice_host::dfx::keeper::GateScope;
 use sluice_host::dfx::{BufferCounts, DfxConfig, RECORDED, SubsystemConfig};
 use sluice_host::kbl::ArgChoice;
@@ -38,6 +38,9 @@ pub(crate) struct Recording {
     /// How much subsystems record, such as args_dump=full,swimlane=task; args_dump=hybrid unless told otherwise
     #[arg(long, value_name = "SUBSYSTEM=LEVEL,...", default_value = "")]
     pub(crate) level: Levels,
+    /// Other levels from an execution on, such as 5:swimlane=off,pmu=on; may be given again for later ones
+    #[arg(long, value_name = "EXECUTION:SUBSYSTEM=LEVEL,...")]
+    pub(crate) at: Vec<LevelsFrom>,
     /// Executions that are recorded, the last one excluded, such as 5..8, 5.. or ..8; all of them unless told otherwise
     #[arg(long, value_name = "FROM..TO")]
     pub(crate) window: Option<Window>,
@@ -96,6 +99,11 @@ impl Recording {
         };
         let shape = BootShape { arch: self.arch, tpbs: 1, lanes: self.lanes };
         shape.check().map_err(|error| refused("--lanes <N>", &self.lanes, &error))?;
+        let changed = self.at.iter().flat_map(|LevelsFrom { levels, .. }| &levels.0);
+        if let Some((subsystem, _)) = changed.into_iter().find(|(of, _)| !self.dfx.0.contains(of)) {
+            let text = format!("'--at' changes the level of `{subsystem}`, which '--dfx' does not record\n");
+            return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
+        }
         let group = self.event_group();
         group.map(drop).map_err(|error| {
             refused("--pmu-events <GROUP>", &self.pmu_events.as_deref().unwrap_or_default(), &error)
@@ -129,8 +137,7 @@ impl Recording {
         let collectors = self.collectors;
         let run = DfxConfig { scope, run_id, collectors, arena_bytes, event_group, deadline_cycles, ..blank };
         let config = self.extents().into_iter().fold(run, |run, extent| {
-            let Extent { subsystem, level, sample_every, window } = extent;
-            let window = window.map_or(RecordWindow::Whole, RecordWindow::Executions);
+            let Extent { subsystem, first: Control { level, sample_every, window }, .. } = extent;
             let suggested = SubsystemConfig::new(subsystem, shape);
             let buffers = match &self.buffers {
                 Some(buffers) => buffers.counts(subsystem, suggested.buffers),
@@ -144,13 +151,22 @@ impl Recording {
 
     /// Who records how much.
     pub(crate) fn extents(&self) -> Vec<Extent> {
-        let extent = |&subsystem: &SubsystemId| Extent {
-            subsystem,
-            level: self.level.of(subsystem),
-            sample_every: self.sample.of(subsystem),
-            window: self.window.map(|Window(span)| span),
+        let window = self.window.map_or(RecordWindow::Whole, |Window(span)| RecordWindow::Executions(span));
+        let extent = |&subsystem: &SubsystemId| {
+            let (level, sample_every) = (self.level.of(subsystem), self.sample.of(subsystem));
+            let first = Control { level, sample_every, window };
+            Extent { subsystem, first, changes: self.changes(subsystem, first) }
         };
-        self.dfx.0.iter().map(extent).filter(|extent| extent.level > 0).collect()
+        let extents = self.dfx.0.iter().map(extent);
+        extents.filter(|extent| extent.first.level > 0 || !extent.changes.is_empty()).collect()
+    }
+
+    /// What else is recorded of `subsystem` than at `first`, and from which execution on; the last one named counts.
+    fn changes(&self, subsystem: SubsystemId, first: Control) -> Vec<(u64, Control)> {
+        let named = self.at.iter().filter_map(|LevelsFrom { execution, levels }| {
+            levels.named(subsystem).map(|level| (*execution, Control { level, ..first }))
+        });
+        named.collect::<BTreeMap<_, _>>().into_iter().collect()
     }
 }
 
@@ -237,13 +253,17 @@ impl FromStr for Subsystems {
 pub(crate) struct Levels(Vec<(SubsystemId, u32)>);
 
 impl Levels {
-    /// The last one named counts. Of arguments not all bytes are recorded unless asked for: they are far more than all else.
+    /// Of arguments not all bytes are recorded unless asked for: they are far more than all else.
     fn of(&self, subsystem: SubsystemId) -> u32 {
-        let named = self.0.iter().rev().find(|(of, _)| *of == subsystem).map(|&(_, level)| level);
-        named.unwrap_or(match subsystem {
+        self.named(subsystem).unwrap_or(match subsystem {
             SubsystemId::ArgsDump => args_dump::Level::HYBRID.0,
             _ => subsystem.full_level(),
         })
+    }
+
+    /// The last one named counts.
+    fn named(&self, subsystem: SubsystemId) -> Option<u32> {
+        self.0.iter().rev().find(|(of, _)| *of == subsystem).map(|&(_, level)| level)
     }
 }
 
@@ -264,6 +284,28 @@ impl FromStr for Levels {
             Ok((subsystem, level))
         };
         parts.map(level).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Levels of some subsystems from an execution on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LevelsFrom {
+    execution: u64,
+    levels: Levels,
+}
+
+impl FromStr for LevelsFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || format!("`{text}` is not of the form EXECUTION:SUBSYSTEM=LEVEL");
+        let (execution, levels) = text.split_once(':').ok_or_else(form)?;
+        let execution =
+            execution.parse().map_err(|_| format!("`{execution}` is no number of an execution"))?;
+        match levels.parse()? {
+            Levels(levels) if levels.is_empty() => Err(form()),
+            levels => Ok(Self { execution, levels }),
+        }
     }
 }
 
@@ -524,6 +566,24 @@ mod tests {
         assert_eq!(refused("pmu=full"), "pmu has no level `full`, known are off, on");
         assert_eq!(refused("full"), "`full` is not of the form SUBSYSTEM=LEVEL");
         assert!(refused("lanes=full").starts_with("`lanes`: unknown subsystem"));
+    }
+
+    #[test]
+    fn levels_from_an_execution_on_name_it() {
+        let at = |text: &str| {
+            text.parse()
+                .map(|LevelsFrom { execution, levels }| (execution, levels.0))
+                .map_err(|error: String| error)
+        };
+        let (swimlane, pmu) = (SubsystemId::Swimlane, SubsystemId::Pmu);
+        assert_eq!(at("5:swimlane=off,pmu=on"), Ok((5, vec![(swimlane, 0), (pmu, 1)])));
+        assert_eq!(
+            at("swimlane=off"),
+            Err("`swimlane=off` is not of the form EXECUTION:SUBSYSTEM=LEVEL".into())
+        );
+        assert_eq!(at("5:"), Err("`5:` is not of the form EXECUTION:SUBSYSTEM=LEVEL".into()));
+        assert_eq!(at("x:pmu=on"), Err("`x` is no number of an execution".into()));
+        assert!(at("5:pmu=most").is_err_and(|error| error.starts_with("pmu has no level `most`")));
     }
 
     #[test]

@@ -19,11 +19,11 @@ use sluice_core::mem::Clock;
 use sluice_host::capture::payload::NO_LANE;
 use sluice_host::capture::reader::FileView;
 use sluice_host::capture::{
-    BufferHeader, ClockPair, DevicePhaseNote, FileHeader, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
-    Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId, Summary, TransitNote, WaitNote,
-    Writer,
+    BufferHeader, ClockPair, ControlNote, Controls, DevicePhaseNote, FileHeader, FreezeEvent, Gate,
+    HostPhase, LossCause, LossNote, Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId,
+    Summary, TransitNote, WaitNote, Writer,
 };
-use sluice_host::dfx::{self, Account, Accounts, BufferMeta, LanePhase, PayloadMeta, Sink};
+use sluice_host::dfx::{self, Account, Accounts, BufferMeta, Change, LanePhase, PayloadMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto::{self, Exported};
 use sluice_host::export::stall::Late;
@@ -60,6 +60,8 @@ struct Collected {
     records: AtomicU64,
     buffers: Mutex<BTreeMap<Pool, u64>>,
     freezes: Mutex<BTreeMap<SubsystemId, Freezes>>,
+    /// What was to be recorded from when on.
+    controls: Mutex<Controls>,
     /// Buffers that were written of late; they go into the capture many at once.
     transits: Mutex<Vec<TransitNote>>,
     /// The longest of each phase over all lanes, ns.
@@ -73,6 +75,10 @@ impl Collected {
 
     fn buffers(&self) -> MutexGuard<'_, BTreeMap<Pool, u64>> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn controls(&self) -> MutexGuard<'_, Controls> {
+        self.controls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn freezes(&self) -> MutexGuard<'_, BTreeMap<SubsystemId, Freezes>> {
@@ -218,6 +224,7 @@ impl Capture {
         self.note(Artefacts::CAPTURE, self.writer.append_losses(&losses));
         let figures = report::Dfx {
             extent,
+            changes: self.collected.controls().changes(subsystem.into()).to_vec(),
             passed_over: account.passed_over,
             produced: account.produced(),
             collected: account.collected(),
@@ -391,13 +398,9 @@ impl Capture {
     }
 }
 
-/// How much a subsystem records, as reports have it.
+/// How much a subsystem records at the beginning, as reports have it.
 fn noted(extent: &Extent) -> report::Extent {
-    report::Extent {
-        level: extent.subsystem.level_name(extent.level).unwrap_or("unknown").into(),
-        sampled_every: extent.sample_every,
-        window: extent.window.map(|span| [span.from, span.to]),
-    }
+    report::Extent::of(Some(extent.subsystem), &extent.first)
 }
 
 /// How much each subsystem records, as manifests have it.
@@ -508,6 +511,16 @@ impl Sink for CaptureSink {
             let longest_ns: &mut u64 = longest.entry(name).or_default();
             *longest_ns = duration_ns(phase).max(*longest_ns);
         }
+        Ok(())
+    }
+
+    fn change(&self, change: &Change) -> io::Result<()> {
+        let note = ControlNote::new(change, ns_since(self.started));
+        if let Some(writer) = &self.writer {
+            writer.append_controls(&[note])?;
+        }
+        // In order, for they come from one thread.
+        self.collected.controls().add(&note);
         Ok(())
     }
 

@@ -29,7 +29,7 @@ use sluice_host::neff::{Neff, ReadOptions, Target, models, pack};
 use sluice_host::report::{self, Report};
 use sluice_host::verify::content::MAX_FILLED_BYTES;
 use sluice_host::verify::records::{ExpectedCore, ExpectedItem};
-use sluice_host::verify::{Content, ExpectedRecords, Origins, Tensor};
+use sluice_host::verify::{Content, ExpectedRecords, Extent, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
@@ -162,11 +162,19 @@ fn execute<D: Device>(
     let event_group = event_group.map_or(0, |config| config.event_group);
     let buffers = config.as_ref().map(buffers_of).unwrap_or_default();
     capture.announce(&Manifest { buffers, ..manifest(args, &held, device.name(), event_group) })?;
-    let session = config.map(|config| Session::start(&device, &heap, config, capture.sink())).transpose()?;
+    let mut session =
+        config.map(|config| Session::start(&device, &heap, config, capture.sink())).transpose()?;
 
+    let extents = args.recording.extents();
     let started_ns = capture.now_ns();
     let mut bench = Bench::new(args, neff, &unit, handle, &capture)?;
     while bench.executions < args.executions && !interrupt.has_come() && !bench.failed {
+        if let Some(session) = &mut session
+            && let Err(error) = change_levels(session, &extents, bench.executions)
+        {
+            bench.fail(&error);
+            break;
+        }
         bench.execute()?;
     }
     let (executions, phases) = bench.conclude(&held, &mut report);
@@ -187,9 +195,9 @@ fn execute<D: Device>(
     capture.host_phases(&own);
     let mut pools = Vec::new();
     if let Some(accounts) = accounts {
-        pools = capture.account(&accounts, &args.recording.extents(), &mut report);
+        pools = capture.account(&accounts, &extents, &mut report);
         let expected = ExpectedRecords {
-            subsystems: args.recording.extents(),
+            subsystems: extents,
             cores: expected_cores(&held, args.recording.lanes),
             tpbs: report.model.tpbs,
             executions,
@@ -225,6 +233,20 @@ fn records(args: &Args, subsystem: SubsystemId) -> bool {
     args.recording.extents().iter().any(|extent| extent.subsystem == subsystem)
 }
 
+/// Has the session record what is wanted from `execution` on, which has not begun.
+fn change_levels<D: Device>(
+    session: &mut Session<D>,
+    extents: &[Extent],
+    execution: u64,
+) -> anyhow::Result<()> {
+    for extent in extents {
+        for (_, control) in extent.changes.iter().filter(|(from, _)| *from == execution) {
+            session.set(extent.subsystem, control)?;
+        }
+    }
+    Ok(())
+}
+
 /// Holds against the executions that were not to be recorded what the device says that it passed over.
 fn check_passed_over(expected: &ExpectedRecords, report: &mut Report) {
     let items: usize = expected.cores.iter().map(|core| core.items.len()).sum();
@@ -235,7 +257,7 @@ fn check_passed_over(expected: &ExpectedRecords, report: &mut Report) {
             SubsystemId::Pmu | SubsystemId::ArgsDump => items,
             SubsystemId::DepGen | SubsystemId::ScopeStats => submits,
         };
-        let wanted = (expected.executions - extent.of(expected.executions)) * each;
+        let wanted = extent.passed_over(expected.executions) * each;
         let found = report.dfx.get(extent.subsystem.name()).map_or(0, |figures| figures.passed_over);
         if found != wanted {
             let subsystem = extent.subsystem;
@@ -438,8 +460,7 @@ impl<'a, D: Device> Bench<'a, D> {
         self.prepare(execution)?;
         self.note(Phase::new("prepare"), execution, started_ns);
         if let Err(error) = self.submit(&built) {
-            self.failed = true;
-            self.errors.add(|| format!("execution {execution}: {error:#}"));
+            self.fail(&error);
             return Ok(());
         }
         self.executions += 1;
@@ -447,6 +468,13 @@ impl<'a, D: Device> Bench<'a, D> {
         self.verify(execution)?;
         self.note(Phase::new("verify"), execution, started_ns);
         Ok(())
+    }
+
+    /// No further execution makes sense.
+    fn fail(&mut self, error: &anyhow::Error) {
+        let execution = self.executions;
+        self.failed = true;
+        self.errors.add(|| format!("execution {execution}: {error:#}"));
     }
 
     /// New contents for all tensors, and something else than what belongs there into every slot in memory that the

@@ -1,6 +1,7 @@
 //! Whole executions on the simulated device, put in front of it by a hand-written host.
 
 use std::mem::offset_of;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::*;
 use crate::device::heap::Heap;
 use crate::device::process::in_fork;
-use crate::dfx::{BufferMeta, DfxConfig, Freeze, Session, SessionError, Sink, SubsystemConfig};
+use crate::dfx::{BufferMeta, Change, DfxConfig, Freeze, Session, SessionError, Sink, SubsystemConfig};
 
 /// Long enough for anything that ends at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -157,15 +158,23 @@ fn a_thousand_executions_with_seeded_delays_keep_every_byte() {
     }
 }
 
-/// Counts records of tasks.
+/// Counts records of tasks, and keeps changes of what is recorded.
 #[derive(Default)]
-struct Tasks(AtomicU64);
+struct Tasks(AtomicU64, Mutex<Vec<Change>>);
 
 impl Sink for Tasks {
     fn buffer(&self, meta: &BufferMeta, _records: &[u8]) -> io::Result<()> {
         if meta.kind == PoolKind::AICPU_TASK {
             self.0.fetch_add(meta.count.into(), Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    fn change(&self, change: &Change) -> io::Result<()> {
+        // What is noted stands before the records that are made by it.
+        let mut changes = self.1.lock().unwrap();
+        assert!(!changes.is_empty() || self.0.load(Ordering::Relaxed) == 0);
+        changes.push(*change);
         Ok(())
     }
 
@@ -198,12 +207,13 @@ fn what_is_recorded_changes_between_two_executions_of_a_running_device() {
         }
     };
     execute(&mut host, 3);
-    for (control, executions) in [
+    let changes = [
         (Control::at_level(Level::OFF.0), 4),
         (on, 2),
         (Control { sample_every: 2, ..on }, 6),
         (Control { window: RecordWindow::Executions(Span { from: 16, to: 18 }), ..on }, 5),
-    ] {
+    ];
+    for (control, executions) in changes {
         session.set(SubsystemId::Swimlane, &control).unwrap();
         execute(&mut host, executions);
     }
@@ -213,6 +223,14 @@ fn what_is_recorded_changes_between_two_executions_of_a_running_device() {
     // 3 before the first change, none, 2, every other of 6, and executions 16 and 17 of those from 15 on.
     let recorded = u64::from(STEPS) * (3 + 2 + 3 + 2);
     assert_eq!(tasks.0.load(Ordering::Relaxed), recorded);
+    let noted = tasks.1.lock().unwrap();
+    let told = changes
+        .iter()
+        .zip(2..)
+        .flat_map(|((control, _), number)| [(number, *control, false), (number, *control, true)]);
+    let noted_as = noted.iter().map(|change| (change.number, change.control, change.is_followed));
+    assert!(noted_as.eq([(1, on, true)].into_iter().chain(told)), "{noted:?}");
+    assert!(noted.is_sorted_by_key(|change| change.at_cycles), "{noted:?}");
     assert!(account.is_lossless());
 }
 

@@ -14,7 +14,8 @@
 //! │  └─ TPB0 PE counters     the same tasks with what the core counted
 //! ├─ freezes
 //! │  └─ swimlane fq          closed gates: the lanes above have a gap
-//! └─ losses                  a mark where records were lost
+//! ├─ losses                  a mark where records were lost
+//! └─ recording               a mark where a subsystem began to record more, less or something else
 //! ```
 //!
 //! Times are host monotonic ns; device cycles are converted as [`clock`](super::clock) says, and every slice also
@@ -38,7 +39,7 @@ use super::stall::{Late, Stalls};
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::payload::{NO_EXECUTION, NO_LANE};
 use crate::capture::segment::Segment;
-use crate::capture::{FreezeEvent, HostPhase, Kind, LossNote, Manifest, Reader};
+use crate::capture::{ControlNote, ControlStage, FreezeEvent, HostPhase, Kind, LossNote, Manifest, Reader};
 use records::Records;
 use trace::{Group, TraceWriter, Track};
 
@@ -128,6 +129,11 @@ pub fn write<R: Read + Seek, W: Write>(reader: &mut Reader<R>, out: W) -> io::Re
                     shown.wait_of_lane(&mut trace, &wait)?;
                 }
             }
+            Segment::Controls(controls) => {
+                for control in controls {
+                    show_control(&mut trace, time, &control)?;
+                }
+            }
             Segment::Losses(losses) => {
                 for loss in losses {
                     show_loss(&mut trace, &loss)?;
@@ -193,6 +199,31 @@ fn show_phase<W: Write>(trace: &mut TraceWriter<W>, phase: &HostPhase) -> io::Re
     trace.slice(group, &phase.phase.name(), phase.start_ns, phase.end_ns, execution)
 }
 
+fn show_control<W: Write>(
+    trace: &mut TraceWriter<W>,
+    time: DeviceTime,
+    control: &ControlNote,
+) -> io::Result<()> {
+    let (subsystem, stage, extent) = (control.subsystem, control.stage, control.extent().to_string());
+    let name = match stage {
+        ControlStage::FOLLOWED => format!("{subsystem}: {extent}"),
+        _ => format!("{subsystem}: about to be {extent}"),
+    };
+    trace.mark(
+        Track::Recording,
+        &name,
+        time.ns(control.device_cycles),
+        &[
+            ("number", control.number.into()),
+            ("stage", stage.name().unwrap_or("unknown").into()),
+            ("recorded", extent.as_str().into()),
+            ("level", control.level.into()),
+            ("sampled_every", control.sample_every.into()),
+            ("device_cycles", control.device_cycles.into()),
+        ],
+    )
+}
+
 fn show_loss<W: Write>(trace: &mut TraceWriter<W>, loss: &LossNote) -> io::Result<()> {
     let name = format!("lost: {}", loss.cause);
     trace.mark(
@@ -212,11 +243,13 @@ mod tests {
     use std::io::Cursor;
 
     use sluice_core::layout::swimlane::AicpuTaskRecord;
-    use sluice_core::layout::{ArchId, PoolKind};
+    use sluice_core::layout::{ArchId, PoolKind, SubsystemId};
+    use sluice_core::producer::Control;
     use zerocopy::IntoBytes;
 
     use super::*;
     use crate::capture::{BufferHeader, FileHeader, Pool, RunId, Subsystem, Writer};
+    use crate::dfx::Change;
 
     fn task(dispatch_time: u64, finish_time: u64, reg_task_id: u32) -> AicpuTaskRecord {
         AicpuTaskRecord { dispatch_time, finish_time, reg_task_id, tail: 0, tail_end: 0 }
@@ -274,6 +307,28 @@ mod tests {
         assert_eq!((exported.slices, exported.marks), (5, 1), "tasks twice and the wait");
         assert_eq!(exported.late, Late { tasks: 1, raw_cycles: 300, corrected_cycles: 220 });
         for name in ["raw_cycles", "corrected_cycles"] {
+            assert!(trace.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_what_is_recorded_is_marked() {
+        let header =
+            FileHeader { run: RunId(1), arch: ArchId::A5, clock_hz: 1_000_000_000, started_unix_ns: 0 };
+        let writer = Writer::start(Vec::new(), &header).unwrap();
+        let change = |number, level, is_followed| Change {
+            subsystem: SubsystemId::Swimlane,
+            number,
+            control: Control::at_level(level),
+            is_followed,
+            at_cycles: 7,
+        };
+        let changes = [change(1, 4, true), change(2, 1, false), change(2, 1, true)];
+        writer.append_controls(&changes.map(|change| ControlNote::new(&change, 9))).unwrap();
+        let mut trace = Vec::new();
+        let mut reader = Reader::new(Cursor::new(writer.into_storage())).unwrap();
+        assert_eq!(write(&mut reader, &mut trace).unwrap().marks, 4, "and that of the capture");
+        for name in ["recording", "swimlane: full", "swimlane: about to be core", "swimlane: core"] {
             assert!(trace.windows(name.len()).any(|bytes| bytes == name.as_bytes()), "{name}");
         }
     }

@@ -62,6 +62,8 @@ pub(super) enum Track {
     Capture,
     /// Lost records.
     Losses,
+    /// What was recorded from when on.
+    Recording,
     /// One track of a group.
     Of(Group, usize),
 }
@@ -301,6 +303,7 @@ impl<W: Write> TraceWriter<W> {
                 Track::Cores => "cores".into(),
                 Track::FreezeFolder => "freezes".into(),
                 Track::Capture => "capture".into(),
+                Track::Recording => "recording".into(),
                 Track::Losses | Track::Of(..) => "losses".into(),
             };
         };
@@ -347,7 +350,12 @@ fn entry(m: &mut Message<'_>, field: u32, iid: u64, name: &str) {
 fn parent_of(track: Track) -> Option<Track> {
     Some(match track {
         Track::Device | Track::Host => return None,
-        Track::Lanes | Track::Cores | Track::FreezeFolder | Track::Capture | Track::Losses => Track::Device,
+        Track::Lanes
+        | Track::Cores
+        | Track::FreezeFolder
+        | Track::Capture
+        | Track::Losses
+        | Track::Recording => Track::Device,
         Track::Of(group, _) => match group {
             Group::Phases { .. }
             | Group::Scheduler { .. }
@@ -372,6 +380,7 @@ fn rank_of(track: Track) -> i64 {
         Track::Cores => 2,
         Track::FreezeFolder => 3,
         Track::Losses => 4,
+        Track::Recording => 5,
         Track::Of(group, overlap) => match group {
             Group::Phases { lane } => pair(lane, 0, overlap),
             Group::Scheduler { lane } => pair(lane, 1, overlap),

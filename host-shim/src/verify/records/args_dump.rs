@@ -22,7 +22,8 @@ pub(super) struct Ledger {
     held: Held,
     contents: Option<Contents>,
     executions: u64,
-    /// Records of one execution.
+    levels: Extent,
+    /// Records of an execution of which all are recorded.
     per_execution: u64,
     met: Once,
     /// Payloads of which the last byte has been met.
@@ -34,7 +35,6 @@ struct ExpectedItem {
     /// Number of the first of its records.
     first: u64,
     parts: Vec<Part>,
-    level: Level,
     chosen: u64,
 }
 
@@ -43,19 +43,26 @@ impl ExpectedItem {
         self.chosen >> arg.min(63) & 1 != 0
     }
 
-    fn has_bytes(&self, arg: usize) -> bool {
-        self.level == Level::FULL || self.is_chosen(arg)
+    fn has_bytes(&self, arg: usize, level: Level) -> bool {
+        level == Level::FULL || self.is_chosen(arg)
     }
 
-    /// Records of an argument.
+    fn is_recorded(&self, arg: usize, level: Level) -> bool {
+        is_recorded(self.is_chosen(arg), level)
+    }
+
+    /// Records of an argument, where it is recorded.
     fn records(&self, arg: usize) -> u64 {
         let part = &self.parts[arg];
-        let is_recorded = match self.level {
-            Level::OFF => false,
-            Level::PARTIAL => self.is_chosen(arg),
-            _ => true,
-        };
-        if is_recorded { u64::from(part.is_read) + u64::from(part.is_written) } else { 0 }
+        u64::from(part.is_read) + u64::from(part.is_written)
+    }
+}
+
+fn is_recorded(is_chosen: bool, level: Level) -> bool {
+    match level {
+        Level::OFF => false,
+        Level::PARTIAL => is_chosen,
+        _ => true,
     }
 }
 
@@ -77,13 +84,14 @@ struct Met<'a> {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords, extent: Extent) -> Self {
-        let level = Level(extent.level);
+    pub(super) fn of(run: &ExpectedRecords, extent: &Extent) -> Self {
         let (parts, tensors) = (parts_of(&run.programs), Origins::tensors_of(&run.programs));
         let held = Held::of(&run.programs, &parts);
         let mut keys: Vec<ItemKey> = parts.keys().copied().collect();
         keys.sort_unstable();
         let (mut items, mut first) = (HashMap::new(), 0);
+        // Of each record of an execution, by its number.
+        let mut is_chosen = Vec::new();
         for key in keys {
             let (program, engine, index) = key;
             let Ok(tpb) = TpbId::new(program as u32) else { continue };
@@ -92,20 +100,30 @@ impl Ledger {
             let named = parts.iter().map(named);
             let chosen =
                 run.choice.mask(named.map(|(role, tensor, bytes)| (role, &*tensors[tensor].name, bytes)));
-            let item = ExpectedItem { key, first, parts, level, chosen };
-            first += (0..item.parts.len()).map(|arg| item.records(arg)).sum::<u64>();
+            let item = ExpectedItem { key, first, parts, chosen };
+            for arg in 0..item.parts.len() {
+                first += item.records(arg);
+                is_chosen.resize(first as usize, item.is_chosen(arg));
+            }
             items.insert((core, index as u32 + 1), item);
         }
+        let is_due =
+            |execution, place| is_recorded(is_chosen[place as usize], Level(extent.level(execution)));
         Self {
+            met: Once::of_executions(run.executions, first, is_due),
+            levels: extent.clone(),
             items,
             tensors,
             held,
             contents: run.seed.map(Contents::new),
             executions: run.executions,
             per_execution: first,
-            met: Once::of_executions(run.executions, first, &extent),
             complete: Once::new(first * run.executions),
         }
+    }
+
+    fn level(&self, task: TaskId) -> Level {
+        Level(self.levels.level(task.execution().into()))
     }
 
     /// The record of an argument at a stage, if there is to be one.
@@ -119,7 +137,7 @@ impl Ledger {
         };
         let execution = u64::from(task.execution());
         let arg = arg as usize;
-        if !is_due || item.records(arg) == 0 || execution >= self.executions {
+        if !is_due || !item.is_recorded(arg, self.level(task)) || execution >= self.executions {
             return None;
         }
         let before: u64 = (0..arg).map(|arg| item.records(arg)).sum();
@@ -136,7 +154,7 @@ impl Ledger {
         };
         let (number, part) = (met.number, &met.item.parts[met.arg]);
         let role = role_of(part);
-        let bytes = if met.item.has_bytes(met.arg) { part.pattern.len_bytes() } else { 0 };
+        let bytes = if met.item.has_bytes(met.arg, self.level(task)) { part.pattern.len_bytes() } else { 0 };
         let is_whole = record.payload_size == bytes && record.truncated == 0;
         let is_cut = record.payload_size < bytes && record.truncated == 1;
         let has_no_view = record.ndims == 0 && part.pattern.dims().len() > MAX_DIMS;
@@ -259,7 +277,7 @@ mod tests {
 
     /// Every record of two executions, with its bytes.
     fn right() -> Vec<(Record, Vec<u8>)> {
-        let ledger = Ledger::of(&expected(), Extent::full(SubsystemId::ArgsDump));
+        let ledger = Ledger::of(&expected(), &Extent::full(SubsystemId::ArgsDump));
         let mut contents = Contents::new(3);
         let mut records = Vec::new();
         for execution in 0..2 {

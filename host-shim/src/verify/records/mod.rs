@@ -19,7 +19,7 @@ mod swimlane;
 use std::io::{self, Read, Seek};
 
 use sluice_core::layout::{ArchId, SubsystemId};
-use sluice_core::producer::Span;
+use sluice_core::producer::Control;
 
 use crate::capture::dedup::{Seen, Verdict};
 use crate::capture::segment::Segment;
@@ -53,34 +53,52 @@ pub struct ExpectedItem {
 }
 
 /// How much of a run a subsystem records.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Which subsystem.
     pub subsystem: SubsystemId,
-    /// In its own levels.
-    pub level: u32,
-    /// Every how many executions, at least 1.
-    pub sample_every: u32,
-    /// Of which executions; `None` is all.
-    pub window: Option<Span>,
+    /// What it begins with.
+    pub first: Control,
+    /// What it records instead from an execution on, in the order of executions.
+    pub changes: Vec<(u64, Control)>,
 }
 
 impl Extent {
+    /// The same from beginning to end.
+    pub const fn new(subsystem: SubsystemId, first: Control) -> Self {
+        Self { subsystem, first, changes: Vec::new() }
+    }
+
     /// All that there is.
     pub const fn full(subsystem: SubsystemId) -> Self {
-        Self { subsystem, level: subsystem.full_level(), sample_every: 1, window: None }
+        Self::new(subsystem, Control::at_level(subsystem.full_level()))
+    }
+
+    fn control(&self, execution: u64) -> &Control {
+        let last = self.changes.iter().rev().find(|(from, _)| *from <= execution);
+        last.map_or(&self.first, |(_, control)| control)
+    }
+
+    /// At which level that execution is recorded; 0 = not at all.
+    pub fn level(&self, execution: u64) -> u32 {
+        let control = self.control(execution);
+        if control.picks(execution as u32, || 0) { control.level } else { 0 }
     }
 
     /// Whether anything of that execution is recorded.
     pub fn has(&self, execution: u64) -> bool {
-        let Span { from, to } = self.window.unwrap_or(Span { from: 0, to: u64::MAX });
-        let place = (from..to).contains(&execution).then(|| execution - from);
-        self.level > 0 && place.is_some_and(|place| place.is_multiple_of(self.sample_every.into()))
+        self.level(execution) > 0
     }
 
     /// How many of so many executions are recorded.
     pub fn of(&self, executions: u64) -> u64 {
         (0..executions).filter(|&execution| self.has(execution)).count() as u64
+    }
+
+    /// How many of so many executions are not recorded although the subsystem is not off.
+    pub fn passed_over(&self, executions: u64) -> u64 {
+        let is_passed = |&execution: &u64| !self.has(execution) && self.control(execution).level > 0;
+        (0..executions).filter(is_passed).count() as u64
     }
 }
 
@@ -148,7 +166,7 @@ trait Expectation {
 }
 
 /// What a subsystem has to record in `run`.
-fn expectation(extent: Extent, run: &ExpectedRecords, arch: ArchId) -> Box<dyn Expectation> {
+fn expectation(extent: &Extent, run: &ExpectedRecords, arch: ArchId) -> Box<dyn Expectation> {
     match extent.subsystem {
         SubsystemId::Swimlane => Box::new(swimlane::Ledger::of(run, extent)),
         SubsystemId::Pmu => Box::new(pmu::Ledger::of(run, extent, arch)),
@@ -161,7 +179,7 @@ fn expectation(extent: Extent, run: &ExpectedRecords, arch: ArchId) -> Box<dyn E
 impl ExpectedRecords {
     fn expectations(&self, arch: ArchId) -> Vec<(SubsystemId, Box<dyn Expectation>)> {
         let each = self.subsystems.iter();
-        each.map(|&extent| (extent.subsystem, expectation(extent, self, arch))).collect()
+        each.map(|extent| (extent.subsystem, expectation(extent, self, arch))).collect()
     }
 
     /// How many records of `subsystem` that is, on a device of `arch`.
@@ -222,14 +240,14 @@ impl Once {
         Self { met: vec![0; count.div_ceil(64) as usize], numbers: count, count }
     }
 
-    /// Those of so many executions, with `each` numbers of each of them, that `extent` has.
-    fn of_executions(executions: u64, each: u64, extent: &Extent) -> Self {
+    /// Those of so many executions, with `each` numbers of each of them, that are due by execution and place in it.
+    fn of_executions(executions: u64, each: u64, is_due: impl Fn(u64, u64) -> bool) -> Self {
         let mut once = Self::new(executions * each);
-        for execution in (0..executions).filter(|&execution| !extent.has(execution)) {
-            for number in execution * each..(execution + 1) * each {
-                once.meet(number);
+        for execution in 0..executions {
+            for place in (0..each).filter(|&place| !is_due(execution, place)) {
+                once.meet(execution * each + place);
+                once.count -= 1;
             }
-            once.count -= each;
         }
         once
     }

@@ -41,12 +41,14 @@ struct Record {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords, extent: Extent, arch: ArchId) -> Self {
+    pub(super) fn of(run: &ExpectedRecords, extent: &Extent, arch: ArchId) -> Self {
         let cores = run.cores.iter().map(|core| Core {
             number: core.core,
             core_type: core_type(core.core),
             items: core.items.clone(),
-            tasks: Once::of_executions(run.executions, core.items.len() as u64, &extent),
+            tasks: Once::of_executions(run.executions, core.items.len() as u64, |execution, _| {
+                extent.has(execution)
+            }),
         });
         let events = event_group(arch, run.event_group).map_or(&[][..], |group| group.events);
         Self { arch, events, cores: cores.collect() }

@@ -46,8 +46,8 @@ struct Ring {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords, extent: Extent) -> Self {
-        let records = || Once::of_executions(run.executions, PER_TREE, &extent);
+    pub(super) fn of(run: &ExpectedRecords, extent: &Extent) -> Self {
+        let records = || Once::of_executions(run.executions, PER_TREE, |execution, _| extent.has(execution));
         let ring = |_| Ring { records: records(), open: [0; 3] };
         Self { rings: (0..run.tpbs).map(ring).collect() }
     }

@@ -69,10 +69,10 @@ struct Phases {
 }
 
 impl Ledger {
-    pub(super) fn of(run: &ExpectedRecords, extent: Extent) -> Self {
+    pub(super) fn of(run: &ExpectedRecords, extent: &Extent) -> Self {
         let from = |least: Level, each: u64| {
-            let executions = if Level(extent.level) >= least { run.executions } else { 0 };
-            Once::of_executions(executions, each, &extent)
+            let is_due = |execution, _| Level(extent.level(execution)) >= least;
+            Once::of_executions(run.executions, each, is_due)
         };
         let lanes = run.cores.iter().map(|core| core.lane as usize + 1).max().unwrap_or(0);
         let mut phases = vec![Phases::default(); lanes];

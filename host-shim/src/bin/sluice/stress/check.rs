@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_core::exec::Workload;
 use sluice_host::capture::{Pool, PoolTotals};
-use sluice_host::dfx::{BufferMeta, Freeze, LanePhase, PayloadMeta, Sink, Wait};
+use sluice_host::dfx::{BufferMeta, Change, Freeze, LanePhase, PayloadMeta, Sink, Wait};
 use sluice_host::report::units::Many;
 use sluice_host::report::{self, Report};
 use sluice_host::verify::{ChainCheck, PayloadCheck, SequenceCheck};
@@ -114,5 +114,9 @@ impl Sink for Checked {
 
     fn phases(&self, phases: &[LanePhase]) -> io::Result<()> {
         self.inner.phases(phases)
+    }
+
+    fn change(&self, change: &Change) -> io::Result<()> {
+        self.inner.change(change)
     }
 }

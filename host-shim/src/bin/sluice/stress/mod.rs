@@ -185,11 +185,11 @@ impl Args {
 
     fn check(&self) -> Result<(), clap::Error> {
         self.recording.check()?;
-        let is_part = |extent: &Extent| extent.sample_every > 1 || extent.window.is_some();
+        let is_part = |extent: &Extent| extent.first.selects() || !extent.changes.is_empty();
         if self.recording.extents().iter().any(is_part) {
             return Err(clap::Error::raw(
                 clap::error::ErrorKind::ArgumentConflict,
-                "made-up records belong to no execution: '--sample' and '--window' choose none of them\n",
+                "made-up records belong to no execution: '--sample', '--window' and '--at' choose none of them\n",
             ));
         }
         let arena_bytes = self.recording.arena.map_or(args_dump::DEFAULT_ARENA_BYTES, NonZeroU64::get);
