@@ -142,6 +142,19 @@ fn run_all(commands: impl IntoIterator<Item = Command>) -> anyhow::Result<Outcom
     Ok(all)
 }
 
+/// The same for commands that each keep one processor busy, all at once.
+fn run_at_once(commands: impl IntoIterator<Item = Command>) -> anyhow::Result<Outcome> {
+    let runs: Vec<_> =
+        commands.into_iter().map(|command| std::thread::spawn(move || run_all([command]))).collect();
+    let mut all = Outcome::default();
+    for run in runs {
+        let outcome = run.join().map_err(|_| anyhow::anyhow!("a command was not watched to its end"))??;
+        all.counts += outcome.counts;
+        all.complaints.extend(outcome.complaints);
+    }
+    Ok(all)
+}
+
 fn outcome_of(finished: &process::Finished, count: fn(&str) -> Counts) -> Outcome {
     let counts = count(&finished.output);
     let complaints = match finished.complaint() {
@@ -191,17 +204,30 @@ fn orders() -> anyhow::Result<Outcome> {
     run_all([protocol, host])
 }
 
-/// The same unit tests of `core` under an interpreter that knows undefined behaviour and races when it sees them.
+/// The same unit tests of `core`, and of the roles that serve a session, under an interpreter that knows undefined behaviour
+/// and races when it sees them.
 ///
-/// Interpreting is slow and finds nothing in arithmetic: property tests run a few cases, and the largest of them mark
-/// themselves as ignored there.
+/// Interpreting is slow and finds nothing in arithmetic: property tests run a few cases, the largest of them mark themselves
+/// as ignored there, and tests that need a whole device or its threads are left to the sanitizer. An interpreter keeps one
+/// processor busy whatever it interprets, so several of them share the tests.
 fn miri() -> anyhow::Result<Outcome> {
-    let mut command = Command::new("rustup");
-    command.current_dir(workspace::root()).args(["run", "nightly", "cargo", "miri", "test"]);
-    command.args(["--package", "sluice-core", "--lib", "--no-fail-fast"]);
-    // Property tests look for earlier failures in files beside the source, which isolation would forbid.
-    command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "2");
-    run_counted(command, STEP_BOUND, counts::of_cargo_test).context("miri")
+    let test = |package: &str, filter: &[&str]| {
+        let mut command = Command::new("rustup");
+        command.current_dir(workspace::root()).args(["run", "nightly", "cargo", "miri", "test"]);
+        command.args(["--lib", "--no-fail-fast", "--package", package, "--"]).args(filter);
+        // Property tests look for earlier failures in files beside the source, which isolation would forbid.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "2");
+        command
+    };
+    let roles =
+        ["ledger", "tests::attach", "tests::copied", "tests::drain", "tests::keeper", "tests::owners"];
+    let roles = roles.map(|of| format!("dfx::{of}::"));
+    let shares = [
+        test("sluice-core", &["producer::"]),
+        test("sluice-core", &["--skip", "producer::"]),
+        test("sluice-host", &roles.each_ref().map(String::as_str)),
+    ];
+    run_at_once(shares).context("miri")
 }
 
 #[cfg(test)]

@@ -147,8 +147,10 @@ fn a_buffer_that_rotates_during_the_scan_is_seen() {
 fn moved_during_the_scan(step: fn(&mut Mover)) {
     // Two moves, publication of buffer 0 and claim of buffer 1, each before any of the scan's looks.
     const LOOKS: usize = 20;
-    for first in 0..LOOKS {
-        for second in first..LOOKS {
+    // An interpreter need not see every pair.
+    let stride = if cfg!(miri) { 9 } else { 1 };
+    for first in (0..LOOKS).step_by(stride) {
+        for second in (first..LOOKS).step_by(stride) {
             let bench = Bench::new();
             let mut mover = Mover::new(&bench);
             let mut attach = Attach::new(Arc::clone(&bench.directory), Rules::ALL);
