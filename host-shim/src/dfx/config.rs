@@ -125,7 +125,7 @@ impl DfxConfig {
 
     /// Bytes that an arena has.
     pub(super) fn arena_bytes(&self) -> u64 {
-        self.arena_bytes.get().next_multiple_of(LINE_BYTES as u64)
+        self.arena_bytes.get().checked_next_multiple_of(LINE_BYTES as u64).unwrap_or(u64::MAX)
     }
 
     /// Turns `subsystem` on.

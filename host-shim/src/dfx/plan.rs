@@ -152,12 +152,14 @@ impl Plan {
                 return Err(PlanError::NoEventGroup { arch, number });
             }
             let region = layout::region(subsystem, config.shape);
-            bytes += region.bytes() as u64;
-            bytes += u64::from(lanes_with_arena(subsystem, config.shape)) * config.arena_bytes();
+            let arenas = u64::from(lanes_with_arena(subsystem, config.shape));
+            // More than there is stays more than there is.
+            bytes = bytes.saturating_add(arenas.saturating_mul(config.arena_bytes()));
+            bytes = bytes.saturating_add(region.bytes() as u64);
             for (array, instances) in arrays_in_use(subsystem, &region, config.shape) {
                 match part.buffers.of(array.kind) {
                     0 => return Err(PlanError::NoBuffers { kind: array.name }),
-                    buffers => bytes += slab_bytes(array, instances, buffers),
+                    buffers => bytes = bytes.saturating_add(slab_bytes(array, instances, buffers)),
                 }
             }
         }

@@ -40,6 +40,20 @@ fn exporting_again_gives_the_same_trace() {
 }
 
 #[test]
+fn a_capture_is_not_written_over_by_its_export() {
+    let folder = recorded("over");
+    let (capture, link) = (folder.path("capture.slc"), folder.path("link"));
+    let before = std::fs::read(&capture).unwrap();
+    std::fs::hard_link(&capture, &link).unwrap();
+    for output in [&capture, &link] {
+        let exported = sluice(&["export", folder.out(), "-o", output.to_str().unwrap()]);
+        let said = text(&exported.stderr);
+        assert!(code(&exported) == 1 && said.contains("is the capture itself"), "{said}");
+    }
+    assert!(std::fs::read(&capture).unwrap() == before);
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let folder = recorded("pipe");
     let capture = folder.path("capture.slc");
@@ -69,6 +83,8 @@ fn a_flipped_bit_is_named_by_its_place() {
     let (checked, status) = check(&capture);
     assert_eq!((&checked["damages"], status), (&serde_json::json!(1), 1));
     assert!(checked["findings"][0].as_str().unwrap().starts_with("byte "), "{checked}");
+    let planned = sluice(&["plan", folder.out()]);
+    assert!(code(&planned) == 1 && text(&planned.stderr).contains(": byte "), "{}", text(&planned.stderr));
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn levels_that_change_between_executions_are_followed_noted_and_verified() {
     ];
     let at = "--level=pmu=off,scope_stats=off --at=0:scope_stats=on --at=1:dep_gen=off --at=2:args_dump=full \
               --at=4:args_dump=partial --at=3:swimlane=off --at=5:swimlane=task,pmu=on --at=6:scope_stats=off \
-              --at=7:args_dump=off --at=8:args_dump=hybrid,pmu=off --at=9:pmu=on --at=10:dep_gen=on --at=11:pmu=off";
+              --at=7:args_dump=off --at=8:args_dump=hybrid,pmu=off --at=9:pmu=on --at=10:dep_gen=on";
     for arch in ["a2a3", "a5"] {
         let more: Vec<_> = at.split_whitespace().chain(["--arch", arch]).collect();
         let (folder, page) = compare_run(&format!("changes-{arch}"), "gather", 2, &expected, &more);
@@ -155,6 +155,9 @@ fn levels_that_change_between_executions_are_followed_noted_and_verified() {
         let again: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
         assert_eq!(again["dfx"]["swimlane"]["changes"], report["dfx"]["swimlane"]["changes"]);
     }
+    let late = sluice(&["run", "--executions", "3", "--at", "3:pmu=off"]);
+    let refusal = "'--at' is about execution 3, of 3 counted from 0";
+    assert!(code(&late) == 2 && text(&late.stderr).contains(refusal), "{}", text(&late.stderr));
     let output = sluice(&["run", "--dfx", "pmu", "--at", "1:swimlane=off"]);
     let refusal = "'--at' changes the level of `swimlane`, which '--dfx' does not record";
     assert!(code(&output) == 2 && text(&output.stderr).contains(refusal), "{}", text(&output.stderr));
@@ -344,6 +347,16 @@ fn a_run_without_recording_still_verifies() {
 }
 
 #[test]
+fn arenas_that_no_device_has_room_for_are_refused_with_what_there_is() {
+    let folder = Folder::new("arenas");
+    for arena in ["99999999999999", "9223372036854775808", "18446744073709551615"] {
+        let output = sluice(&["run", "--arena", arena, "--executions", "1", "--out", folder.out()]);
+        let said = text(&output.stderr);
+        assert!(code(&output) == 1 && said.contains("bytes of device memory"), "{said}");
+    }
+}
+
+#[test]
 fn refusals_come_before_the_run_and_say_why() {
     let folder = Folder::new("refused");
     let refused = |args: &[&str]| {
@@ -371,6 +384,8 @@ fn refusals_come_before_the_run_and_say_why() {
     );
     let events = refused(&["--pmu-events", "3", "--out", folder.out()]);
     assert!(events.contains("cores of a2a3 have the groups 1 (arithmetic), 2 (pipe), 4 ("), "{events}");
+    let threads = refused(&["--collectors", "257", "--out", folder.out()]);
+    assert!(threads.contains("need 1 to 256 threads, got 257"), "{threads}");
     let tensors = refused(&["--dump", "output,own2", "--out", folder.out()]);
     assert!(tensors.contains("the model has no tensor `own2`, it has a, b, own0, mix, own1"), "{tensors}");
     let missing = refused(&["--model", "absent.neff", "--out", folder.out()]);

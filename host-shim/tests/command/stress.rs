@@ -251,6 +251,8 @@ fn records_of_a_subsystem_that_is_off_are_refused() {
     let output = sluice(&["stress", "--subsystem", "pmu", "--dfx", "swimlane"]);
     assert_eq!(code(&output), 2);
     assert!(text(&output.stderr).contains("makes records of `pmu`, which '--dfx' does not record"));
+    let output = sluice(&["stress", "--subsystem", "pmu", "--level", "pmu=off"]);
+    assert!(code(&output) == 2 && text(&output.stderr).contains("of `pmu`, which '--level' turns off"));
     for (args, reason) in [
         (&["--sample", "2"][..], "made-up records belong to no execution"),
         (&["--at", "5:swimlane=off"], "made-up records belong to no execution"),

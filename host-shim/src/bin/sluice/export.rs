@@ -1,14 +1,16 @@
 //! `sluice export`: a capture in the form that another tool reads.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use sluice_host::capture::{Reader, census, folder};
 use sluice_host::export::{csv, perfetto};
 use sluice_host::report::units::{Bytes, Many, OneLine};
 
 use crate::options::capture_at;
+use crate::output::note_findings;
 
 /// Convert a capture
 ///
@@ -35,7 +37,11 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut reader = Reader::open(&capture_at(&args.capture))?;
+    let capture = capture_at(&args.capture);
+    if is_same_file(&capture, &args.output) {
+        bail!("{} is the capture itself, which is not written over", args.output.display());
+    }
+    let mut reader = Reader::open(&capture)?;
     let findings = census(&mut reader)?.findings;
     let failed = || format!("cannot write {}", args.output.display());
     let output = args.output.display();
@@ -61,8 +67,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    for finding in &findings {
-        eprintln!("sluice: {}", OneLine(format_args!("{}: {finding}", args.capture.display())));
-    }
+    note_findings(&args.capture, &findings);
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether both name one file that is there, by whatever way.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    file(one).is_some_and(|one| file(other) == Some(one))
 }

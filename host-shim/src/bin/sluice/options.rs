@@ -17,6 +17,9 @@ use sluice_host::kbl::ArgChoice;
 use sluice_host::report::Artefacts;
 use sluice_host::verify::Extent;
 
+/// More threads than there are processors to run them, for any host.
+const MAX_COLLECTORS: u32 = 256;
+
 /// Where a run takes place and how it is recorded.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Recording {
@@ -99,6 +102,10 @@ impl Recording {
         };
         let shape = BootShape { arch: self.arch, tpbs: 1, lanes: self.lanes };
         shape.check().map_err(|error| refused("--lanes <N>", &self.lanes, &error))?;
+        if self.collectors.get() > MAX_COLLECTORS {
+            let error = format!("need 1 to {MAX_COLLECTORS} threads, got {}", self.collectors);
+            return Err(refused("--collectors <N>", &self.collectors, &error));
+        }
         let changed = self.at.iter().flat_map(|LevelsFrom { levels, .. }| &levels.0);
         if let Some((subsystem, _)) = changed.into_iter().find(|(of, _)| !self.dfx.0.contains(of)) {
             let text = format!("'--at' changes the level of `{subsystem}`, which '--dfx' does not record\n");
@@ -290,7 +297,7 @@ impl FromStr for Levels {
 /// Levels of some subsystems from an execution on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LevelsFrom {
-    execution: u64,
+    pub(crate) execution: u64,
     levels: Levels,
 }
 

@@ -6,16 +6,17 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use sluice_host::advise::Advice;
-use sluice_host::capture::Reader;
+use sluice_host::capture::{Reader, census};
 use sluice_host::report::units::{Bytes, Count, Many, Span};
 
 use crate::options::capture_at;
-use crate::output;
+use crate::output::{self, note_findings};
 
 /// Recommend buffer counts from a capture
 ///
 /// Replays the traffic of a run with lanes that never wait, on a host as fast as it was, and says how many buffers of
-/// each kind were in use at most.
+/// each kind were in use at most. Exits with 1 when the capture is damaged, broken off, or disagrees with its summary, or does
+/// not say when buffers were drained: what it tells of is then not all that there was.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Capture file, or the folder of a run
@@ -26,13 +27,17 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let advice = Advice::of(&mut Reader::open(&capture_at(&args.capture))?)?;
+    let mut reader = Reader::open(&capture_at(&args.capture))?;
+    let findings = census(&mut reader)?.findings;
+    let advice = Advice::of(&mut reader)?;
     let text = match args.json {
         true => format!("{}\n", serde_json::to_string_pretty(&as_json(&advice))?),
         false => as_text(&advice),
     };
     output::print(&text)?;
-    Ok(if advice.kinds.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    note_findings(&args.capture, &findings);
+    let is_whole = findings.is_empty() && !advice.kinds.is_empty();
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn as_json(advice: &Advice) -> serde_json::Value {

@@ -12,7 +12,7 @@ use crate::output;
 /// Show the report of a captured run
 ///
 /// What the run counted is held against the records that are there. Exits with 1 when the capture is damaged or broken
-/// off, when records were lost, or when something was wrong.
+/// off, when records were lost that were not allowed to be, or when something was wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Capture file, or the folder of a run

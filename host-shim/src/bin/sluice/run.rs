@@ -62,8 +62,22 @@ pub(crate) struct Args {
     recording: Recording,
 }
 
+impl Args {
+    fn check(&self) -> Result<(), clap::Error> {
+        self.recording.check()?;
+        match self.recording.at.iter().find(|change| change.execution >= self.executions) {
+            None => Ok(()),
+            Some(change) => {
+                let (from, executions) = (change.execution, self.executions);
+                let text = format!("'--at' is about execution {from}, of {executions} counted from 0\n");
+                Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text))
+            }
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.recording.check()?;
+    args.check()?;
     let neff = open(&args.model)?;
     check_choice(&args.recording.dump.0, &neff)?;
     let interrupt = Interrupt::listen()?;

@@ -23,6 +23,7 @@ use sluice_host::device::sim::{SimConfig, SimDevice};
 use sluice_host::device::unmapped::Unmapped;
 use sluice_host::dfx::Session;
 use sluice_host::report::Model;
+use sluice_host::report::units::Many;
 use sluice_host::verify::{Extent, made_up};
 use zerocopy::IntoBytes;
 
@@ -60,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MS@AT_MS,...", value_delimiter = ',')]
     pause_host: Vec<Pause>,
     /// In a pause the owner of the gates stands still too, and shows no sign of life
-    #[arg(long)]
+    #[arg(long, requires = "pause_host")]
     pause_all: bool,
     /// Write no records, and so no capture and no trace: for loads that are larger than a disk
     #[arg(long)]
@@ -211,17 +212,16 @@ impl Args {
         if let Some(text) = refused {
             return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
         }
-        let recorded = &self.recording.dfx.0;
-        match self
-            .subsystem
-            .subsystems()
-            .find(|subsystem| !recorded.is_empty() && !recorded.contains(subsystem))
-        {
+        let recorded = self.recording.extents();
+        let is_recorded = |of: &SubsystemId| recorded.iter().any(|extent| extent.subsystem == *of);
+        match self.subsystem.subsystems().find(|subsystem| !is_recorded(subsystem)) {
             None => Ok(()),
-            Some(subsystem) => Err(clap::Error::raw(
-                clap::error::ErrorKind::ArgumentConflict,
-                format!("'--subsystem' makes records of `{subsystem}`, which '--dfx' does not record\n"),
-            )),
+            Some(subsystem) => {
+                let is_off = self.recording.dfx.0.contains(&subsystem);
+                let why = if is_off { "'--level' turns off" } else { "'--dfx' does not record" };
+                let text = format!("'--subsystem' makes records of `{subsystem}`, which {why}\n");
+                Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text))
+            }
         }
     }
 }
@@ -323,6 +323,10 @@ fn await_lanes<D: Device>(
         let lanes = (0..args.recording.lanes).filter_map(LaneIndex::new);
         let made = lanes.map(|lane| boot.workload_made(lane)).collect::<Result<Vec<_>, _>>()?;
         if made.into_iter().all(|made| made) {
+            let left = pauses.count() as u64;
+            if left > 0 {
+                eprintln!("sluice: {} not made: all records were before", Many(left, "pause", "pauses"));
+            }
             return Ok(());
         }
         device.wait_progress(seen, LOOK);
