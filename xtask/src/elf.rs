@@ -1,18 +1,11 @@
 //! What is read of an executable for a board: its entry, the sections that take memory there, and the bytes to load.
-//!
-//! Both classes, little-endian, as linkers write them for the targets of this project.
 
-use anyhow::{Context, bail, ensure};
-
-const MAGIC: &[u8] = b"\x7fELF";
-const LITTLE_ENDIAN: u8 = 1;
-/// A program header that is loaded.
-const LOAD: u64 = 1;
-/// A section without bytes in the file.
-const NO_BITS: u64 = 8;
-const WRITE: u64 = 1;
-const ALLOC: u64 = 2;
-const EXECUTE: u64 = 4;
+use anyhow::{Context, bail};
+use object::elf::{
+    FileHeader32, FileHeader64, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHT_NOBITS, SectionFlags,
+};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::{Endianness, FileKind};
 
 /// How a section is used on the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,99 +37,58 @@ pub(crate) struct Segment<'a> {
 }
 
 /// An executable.
+#[derive(Debug)]
 pub(crate) struct Elf<'a> {
-    file: &'a [u8],
-    is_wide: bool,
+    /// Where execution begins.
+    pub(crate) entry: u64,
+    /// The sections that take memory.
+    pub(crate) sections: Vec<Section>,
+    /// The bytes to load, by ascending address: that where a programmer puts them, not where they are used.
+    pub(crate) segments: Vec<Segment<'a>>,
 }
 
-/// Where a field of a header lies: in narrow files, in wide ones.
-type Places = [usize; 2];
-
 impl<'a> Elf<'a> {
-    /// Takes `file` as an executable.
-    pub(crate) fn new(file: &'a [u8]) -> anyhow::Result<Self> {
-        ensure!(file.starts_with(MAGIC), "no ELF file: it begins with {:02x?}", &file[..file.len().min(4)]);
-        let [class, order] = [4, 5].map(|at| file.get(at).copied().unwrap_or_default());
-        if order != LITTLE_ENDIAN || !(1..=2).contains(&class) {
-            bail!("an ELF file of class {class} and byte order {order}");
+    /// Reads `file`.
+    pub(crate) fn read(file: &'a [u8]) -> anyhow::Result<Self> {
+        match FileKind::parse(file).context("no executable")? {
+            FileKind::Elf32 => Self::of::<FileHeader32<Endianness>>(file),
+            FileKind::Elf64 => Self::of::<FileHeader64<Endianness>>(file),
+            other => bail!("no ELF file, but {other:?}"),
         }
-        Ok(Self { file, is_wide: class == 2 })
     }
 
-    /// Where execution begins.
-    pub(crate) fn entry(&self) -> anyhow::Result<u64> {
-        self.address(0, [0x18, 0x18])
-    }
-
-    /// The sections that take memory.
-    pub(crate) fn sections(&self) -> anyhow::Result<Vec<Section>> {
-        let headers = self.table([0x20, 0x28], [0x2E, 0x3A])?;
-        let names = *headers.get(self.number(0, [0x32, 0x3E], 2)? as usize).context("no section names")?;
-        let names_at = self.address(names, [0x10, 0x18])?;
+    fn of<H: FileHeader<Endian = Endianness>>(file: &'a [u8]) -> anyhow::Result<Self> {
+        let header = H::parse(file)?;
+        let endian = header.endian()?;
+        let table = header.sections(endian, file)?;
         let mut sections = Vec::new();
-        for header in headers {
-            let flags = self.address(header, [8, 8])?;
-            if flags & ALLOC == 0 {
+        for section in table.iter() {
+            let flags = section.sh_flags(endian);
+            let has = |flag: SectionFlags| flags.0 & flag.0 != 0;
+            if !has(SHF_ALLOC) {
                 continue;
             }
-            let has_no_bits = self.number(header, [4, 4], 4)? == NO_BITS;
-            let use_ = match flags & (WRITE | EXECUTE) {
-                WRITE if has_no_bits => Use::Zeros,
-                WRITE => Use::Data,
-                0 if has_no_bits => Use::Zeros,
-                0 => Use::Constants,
-                _ => Use::Text,
+            let use_ = match section.sh_type(endian) {
+                _ if has(SHF_EXECINSTR) => Use::Text,
+                SHT_NOBITS => Use::Zeros,
+                _ if has(SHF_WRITE) => Use::Data,
+                _ => Use::Constants,
             };
-            let name = self.text(names_at + self.number(header, [0, 0], 4)?)?;
-            sections.push(Section { name, bytes: self.address(header, [0x14, 0x20])?, use_ });
+            let name = String::from_utf8_lossy(table.section_name(endian, section)?).into_owned();
+            sections.push(Section { name, bytes: section.sh_size(endian).into(), use_ });
         }
-        Ok(sections)
-    }
-
-    /// The bytes to load, by ascending address.
-    pub(crate) fn segments(&self) -> anyhow::Result<Vec<Segment<'a>>> {
         let mut segments = Vec::new();
-        for header in self.table([0x1C, 0x20], [0x2A, 0x36])? {
-            let memory_bytes = self.address(header, [0x14, 0x28])?;
-            if self.number(header, [0, 0], 4)? == LOAD && memory_bytes > 0 {
-                let bytes = self.range(self.address(header, [4, 8])?, self.address(header, [0x10, 0x20])?)?;
-                segments.push(Segment { at: self.address(header, [0xC, 0x18])?, bytes, memory_bytes });
+        for segment in header.program_headers(endian, file)? {
+            let memory_bytes: u64 = segment.p_memsz(endian).into();
+            if segment.p_type(endian) == PT_LOAD && memory_bytes > 0 {
+                let at = segment.p_paddr(endian).into();
+                let bytes = segment.data(endian, file).ok();
+                let bytes = bytes.with_context(|| format!("the bytes for {at:#x} are not in the file"))?;
+                segments.push(Segment { at, bytes, memory_bytes });
             }
         }
         segments.sort_by_key(|segment| segment.at);
-        Ok(segments)
-    }
-
-    /// Places of the headers of a table, of which the file's header says at `table` where it begins, and at `sizes` how long
-    /// one is and how many there are.
-    fn table(&self, table: Places, sizes: Places) -> anyhow::Result<Vec<u64>> {
-        let first = self.address(0, table)?;
-        let bytes = self.number(0, sizes, 2)?;
-        let count = self.number(0, sizes.map(|at| at + 2), 2)?;
-        Ok((0..count).map(|index| first + index * bytes).collect())
-    }
-
-    /// An address or a size of the header at `header`.
-    fn address(&self, header: u64, places: Places) -> anyhow::Result<u64> {
-        self.number(header, places, if self.is_wide { 8 } else { 4 })
-    }
-
-    fn number(&self, header: u64, places: Places, bytes: u64) -> anyhow::Result<u64> {
-        let at = header + places[usize::from(self.is_wide)] as u64;
-        let digits = self.range(at, bytes)?;
-        Ok(digits.iter().rev().fold(0, |number, &digit| number << 8 | u64::from(digit)))
-    }
-
-    fn text(&self, at: u64) -> anyhow::Result<String> {
-        let from = self.file.get(at as usize..).unwrap_or_default();
-        let end = from.iter().position(|&byte| byte == 0).with_context(|| format!("no text at {at}"))?;
-        Ok(String::from_utf8_lossy(&from[..end]).into_owned())
-    }
-
-    fn range(&self, at: u64, bytes: u64) -> anyhow::Result<&'a [u8]> {
-        let end = at.checked_add(bytes).and_then(|end| usize::try_from(end).ok());
-        end.and_then(|end| self.file.get(at as usize..end))
-            .with_context(|| format!("need bytes {at} to {} of a file of {}", at + bytes, self.file.len()))
+        Ok(Self { entry: header.e_entry(endian).into(), sections, segments })
     }
 }
 
@@ -160,17 +112,20 @@ pub(crate) mod tests {
         put(0x3C, 3, 2);
         put(0x3E, 2, 2);
         // The segment.
-        put(0x40, LOAD, 4);
+        put(0x40, PT_LOAD.0.into(), 4);
         put(0x48, 0xF0, 8);
         put(0x40 + 0x18, 0x4008_0000, 8);
         put(0x40 + 0x20, 8, 8);
         put(0x40 + 0x28, 24, 8);
         put(0xF0, 0x0102_0304_0506_0708, 8);
         // The sections.
-        for (index, (name, kind, flags, at, bytes)) in
-            [(1, 1, ALLOC | EXECUTE, 0xF0, 8), (7, NO_BITS, ALLOC | WRITE, 0, 16), (12, 3, 0, 0xE0, 16)]
-                .into_iter()
-                .enumerate()
+        for (index, (name, kind, flags, at, bytes)) in [
+            (1, 1, SHF_ALLOC.0 | SHF_EXECINSTR.0, 0xF0, 8),
+            (7, SHT_NOBITS.0.into(), SHF_ALLOC.0 | SHF_WRITE.0, 0, 16),
+            (12, 3, 0, 0xE0, 16),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let header = 0x100 + index * 0x40;
             put(header, name, 4);
@@ -186,17 +141,17 @@ pub(crate) mod tests {
     #[test]
     fn sections_and_segments_are_read() {
         let file = sample();
-        let elf = Elf::new(&file).unwrap();
-        assert_eq!(elf.entry().unwrap(), 0x4008_0004);
+        let elf = Elf::read(&file).unwrap();
+        assert_eq!(elf.entry, 0x4008_0004);
         assert_eq!(
-            elf.sections().unwrap(),
+            elf.sections,
             [
                 Section { name: ".text".into(), bytes: 8, use_: Use::Text },
                 Section { name: ".bss".into(), bytes: 16, use_: Use::Zeros },
             ]
         );
         assert_eq!(
-            elf.segments().unwrap(),
+            elf.segments,
             [Segment { at: 0x4008_0000, bytes: &[8, 7, 6, 5, 4, 3, 2, 1], memory_bytes: 24 }]
         );
     }
@@ -205,10 +160,9 @@ pub(crate) mod tests {
     fn what_is_cut_off_or_none_is_refused() {
         let file = sample();
         for length in 0..0x190 {
-            let read = Elf::new(&file[..length]).and_then(|elf| Ok((elf.sections()?, elf.segments()?)));
-            assert!(read.is_err(), "{length} bytes");
+            assert!(Elf::read(&file[..length]).is_err(), "{length} bytes");
         }
-        assert!(Elf::new(b"\x7fELF\x03\x01").is_err());
-        assert!(Elf::new(b"MZ").is_err());
+        assert!(Elf::read(b"\x7fELF\x03\x01").is_err());
+        assert!(Elf::read(b"MZ").is_err());
     }
 }

@@ -70,8 +70,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// Writes all forms into `folder`, and says where the executable lies.
 fn write_all(board: &Board, built: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let file = std::fs::read(built).with_context(|| built.display().to_string())?;
-    let elf = Elf::new(&file)?;
-    let segments = elf.segments()?;
+    let Elf { entry, segments, .. } = Elf::read(&file)?;
     let (_, flat) = pack::flat(&segments)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let write = |ending: &str, bytes: &[u8]| {
@@ -81,7 +80,7 @@ fn write_all(board: &Board, built: &Path, folder: &Path) -> anyhow::Result<PathB
         anyhow::Ok(path)
     };
     write("bin", &flat)?;
-    write("hex", hex(&segments, elf.entry()?)?.as_bytes())?;
+    write("hex", hex(&segments, entry)?.as_bytes())?;
     let path = write("elf", &file)?;
     let packed = pack::pack_file(&path, board.id)?;
     println!("{}", packed.display());

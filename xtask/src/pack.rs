@@ -15,7 +15,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Makes the executable at `path` an image for `board`, beside it.
 pub(crate) fn pack_file(path: &Path, board: BoardId) -> anyhow::Result<PathBuf> {
     let file = std::fs::read(path).with_context(|| path.display().to_string())?;
-    let image = pack(&Elf::new(&file)?, board).with_context(|| path.display().to_string())?;
+    let image = pack(&Elf::read(&file)?, board).with_context(|| path.display().to_string())?;
     let packed = path.with_extension("slim");
     std::fs::write(&packed, image).with_context(|| packed.display().to_string())?;
     Ok(packed)
@@ -23,12 +23,11 @@ pub(crate) fn pack_file(path: &Path, board: BoardId) -> anyhow::Result<PathBuf> 
 
 /// The image of `elf` for `board`.
 fn pack(elf: &Elf<'_>, board: BoardId) -> anyhow::Result<Vec<u8>> {
-    let segments = elf.segments()?;
-    let (load, payload) = flat(&segments)?;
-    let end = segments.iter().map(|segment| segment.at + segment.memory_bytes).max().unwrap_or(load);
+    let (load, payload) = flat(&elf.segments)?;
+    let end = elf.segments.iter().map(|segment| segment.at + segment.memory_bytes).max().unwrap_or(load);
     let header = ImageHeader {
         board,
-        entry: DevAddr(elf.entry()?),
+        entry: DevAddr(elf.entry),
         load: DevAddr(load),
         payload_bytes: payload.len() as u64,
         memory_bytes: end - load,
@@ -74,7 +73,7 @@ mod tests {
     #[test]
     fn an_executable_becomes_an_image_that_its_board_takes() {
         let file = sample();
-        let image = pack(&Elf::new(&file).unwrap(), BoardId::VIRT).unwrap();
+        let image = pack(&Elf::read(&file).unwrap(), BoardId::VIRT).unwrap();
         let (header, payload) = read_image(&image, &VIRT_ROOM).unwrap();
         assert_eq!(payload, [8, 7, 6, 5, 4, 3, 2, 1]);
         assert_eq!((header.entry.0, header.load.0, header.memory_bytes), (0x4008_0004, 0x4008_0000, 24));

@@ -57,7 +57,7 @@ pub(crate) fn outcome() -> anyhow::Result<Outcome> {
     for Budget { name, image, text_bytes } in BUDGETS {
         let path = image::build(image)?;
         let file = std::fs::read(&path).with_context(|| path.display().to_string())?;
-        let sizes = Sizes::of(&Elf::new(&file)?.sections()?);
+        let sizes = Sizes::of(&Elf::read(&file)?.sections);
         println!("{name:12} {sizes} {text_bytes:>12}");
         all.counts += Counts::one(sizes.text <= *text_bytes);
         if sizes.text > *text_bytes {
