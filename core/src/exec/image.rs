@@ -268,12 +268,16 @@ impl ImageHeader {
         if header.magic != MAGIC {
             return Err(BadImage::Magic { got: header.magic });
         }
-        if header.version != VERSION || header.header_bytes as usize != IMAGE_HEADER_BYTES {
+        if header.version != VERSION {
             return Err(BadImage::Version { got: header.version });
         }
         let computed = crc32(&bytes[..CHECKED_BYTES]);
         if computed != header.header_crc {
             return Err(BadImage::HeaderCrc { said: header.header_crc, computed });
+        }
+        if header.header_bytes as usize != IMAGE_HEADER_BYTES {
+            let (need, got) = (header.header_bytes.into(), IMAGE_HEADER_BYTES as u64);
+            return Err(BadImage::Length { need, got });
         }
         let need = header.payload_bytes.saturating_add(IMAGE_HEADER_BYTES as u64);
         if need != image_bytes {
@@ -471,8 +475,8 @@ mod tests {
                 let bad = read_image(&flipped, &ROOM).expect_err("refused");
                 let is_named = match bit / 8 {
                     0..4 => matches!(bad, BadImage::Magic { .. }),
-                    4..12 => matches!(bad, BadImage::Version { .. }),
-                    12..IMAGE_HEADER_BYTES => matches!(bad, BadImage::HeaderCrc { .. }),
+                    4..8 => matches!(bad, BadImage::Version { .. }),
+                    8..IMAGE_HEADER_BYTES => matches!(bad, BadImage::HeaderCrc { .. }),
                     _ => matches!(bad, BadImage::PayloadCrc { .. }),
                 };
                 prop_assert!(is_named, "bit {}: {}", bit, bad);
