@@ -20,23 +20,11 @@ use zerocopy::FromBytes;
 
 use crate::capture::chains::{Submitted, chains};
 use crate::dfx::{BufferMeta, PayloadMeta};
-
-/// What was found of the arguments, all lanes together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Payloads {
-    /// Arguments that came whole.
-    pub payloads: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Arguments with other bytes than theirs.
-    pub wrong: u64,
-    /// Records without the bytes of their argument.
-    pub missing: u64,
-}
+use crate::report::{Chains, Payloads};
 
 /// The bytes that made-up arguments are taken from.
 pub fn source(workload: &Workload) -> Vec<u8> {
-    let steps = workload.source_bytes().div_ceil(8);
+    let steps = workload.source_bytes().div_ceil(size_of::<u64>() as u64);
     // An odd factor: no two products are alike.
     let mut bytes: Vec<u8> =
         (1..=steps).flat_map(|step| step.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect();
@@ -70,7 +58,9 @@ impl PayloadCheck {
 
     /// Looks at a piece of an argument.
     pub fn piece(&self, meta: &PayloadMeta, bytes: &[u8]) {
-        let start = (meta.task % 1024 * 8).saturating_add(meta.offset_bytes) as usize;
+        let place = meta.task % u64::from(Workload::PAYLOAD_STARTS);
+        let start = place * u64::from(Workload::PAYLOAD_STEP_BYTES);
+        let start = start.saturating_add(meta.offset_bytes) as usize;
         let expected = self.source.get(start..).and_then(|source| source.get(..bytes.len()));
         let is_right = expected == Some(bytes) && meta.total_bytes == self.payload_bytes;
         let end_bytes = meta.offset_bytes + bytes.len() as u64;
@@ -103,7 +93,7 @@ impl PayloadCheck {
                 record.kind == ArgKind::TENSOR && record.truncated == 0 && size_bytes == self.payload_bytes
             });
             if right.next_if_eq(&place).is_some() && has_bytes {
-                found.payloads += 1;
+                found.count += 1;
                 found.bytes += self.payload_bytes;
             } else {
                 found.missing += 1;
@@ -115,17 +105,6 @@ impl PayloadCheck {
     pub fn found(&self) -> Payloads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).1
     }
-}
-
-/// What was found of the dependencies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Chains {
-    /// Tasks that came with all of their chain.
-    pub tasks: u64,
-    /// Slots that their chains took beside.
-    pub links: u64,
-    /// Slots that continue no chain, chains without an end, and chains with other dependencies than theirs.
-    pub torn: u64,
 }
 
 /// Every chain of dependencies, link by link.
@@ -211,9 +190,9 @@ mod tests {
     fn found(check: &PayloadCheck, records: &[Record]) -> (u64, u64, u64) {
         check.records(&buffer(SubsystemId::DepGen), records.as_bytes());
         check.records(&buffer(SubsystemId::ArgsDump), records.as_bytes());
-        let Payloads { payloads, bytes, wrong, missing } = check.found();
-        assert_eq!(bytes, payloads * 20);
-        (payloads, wrong, missing)
+        let Payloads { count, bytes, wrong, missing } = check.found();
+        assert_eq!(bytes, count * 20);
+        (count, wrong, missing)
     }
 
     #[test]

@@ -27,4 +27,4 @@ pub use follow::{MAX_COPIED_BYTES, MAX_FOLLOWED_BYTES, Unverifiable};
 pub use made_up::{ChainCheck, PayloadCheck};
 pub use origin::{Difference, Origins, Tensor, Unordered};
 pub use records::{ExpectedRecords, Extent, RecordCheck};
-pub use sequence::{SequenceCheck, Sequences};
+pub use sequence::SequenceCheck;

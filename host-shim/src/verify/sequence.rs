@@ -23,17 +23,7 @@ use sluice_core::layout::swimlane::{
 use sluice_core::layout::{PoolKind, SubsystemId, args_dump, dep_gen, pmu, scope_stats};
 
 use crate::capture::Pool;
-
-/// What was found, in one pool or in all.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Sequences {
-    /// Records whose number was looked at.
-    pub records: u64,
-    /// Numbers that were left out, those behind the last one not counted.
-    pub missing: u64,
-    /// Records whose number had come before, or out of order.
-    pub repeated: u64,
-}
+use crate::report::Sequences;
 
 /// The numbers of every pool. Buffers of one pool have to come in order; of several they may come at once.
 #[derive(Debug, Default)]

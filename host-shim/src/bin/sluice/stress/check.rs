@@ -29,8 +29,8 @@ impl Checks {
     /// Writes into the report what was found in each of the pools.
     pub(super) fn note(&self, pools: &[PoolTotals], report: &mut Report) {
         self.note_numbers(pools, report);
-        report.payloads = self.payloads.as_ref().map(|check| {
-            let found = check.found();
+        report.payloads = self.payloads.as_ref().map(PayloadCheck::found);
+        if let Some(found) = report.payloads {
             let mut note = |number, what: &str| {
                 if number > 0 {
                     let payloads = Many(number, "argument", "arguments");
@@ -39,17 +39,12 @@ impl Checks {
             };
             note(found.wrong, "came with other bytes than theirs");
             note(found.missing, "came without their bytes");
-            let (wrong, missing) = (found.wrong, found.missing);
-            report::Payloads { count: found.payloads, bytes: found.bytes, wrong, missing }
-        });
-        report.chains = self.chains.as_ref().map(|check| {
-            let found = check.found();
-            if found.torn > 0 {
-                let chains = Many(found.torn, "chain is", "chains are");
-                report.wrong.push(format!("dep_gen: {chains} not whole, or not that of the task"));
-            }
-            report::Chains { tasks: found.tasks, links: found.links, torn: found.torn }
-        });
+        }
+        report.chains = self.chains.as_ref().map(ChainCheck::found);
+        if let Some(found) = report.chains.filter(|found| found.torn > 0) {
+            let chains = Many(found.torn, "chain is", "chains are");
+            report.wrong.push(format!("dep_gen: {chains} not whole, or not that of the task"));
+        }
     }
 
     fn note_numbers(&self, pools: &[PoolTotals], report: &mut Report) {
