@@ -7,10 +7,82 @@
 //! A change is noted before lanes are told, so whatever was recorded by it stands behind its first note, even in a capture
 //! that broke off; its second note says from when on nothing is recorded by the one before.
 
+use core::fmt;
 use std::collections::BTreeMap;
 
-use super::payload::{ControlNote, ControlStage, Subsystem};
+use sluice_core::layout::extension::WindowUnit;
+use sluice_core::producer::{Control, RecordWindow, Span};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::payload::{Subsystem, named_number};
+use crate::dfx;
 use crate::report::{Change, Extent};
+
+named_number! {
+    /// How far a change of what is recorded has come.
+    pub struct ControlStage {
+        /// It is about to be told; some lanes may soon record by it.
+        TOLD = 0, "told";
+        /// Every lane records by it.
+        FOLLOWED = 1, "followed";
+    }
+}
+
+/// What is to be recorded of a subsystem, and when that changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ControlNote {
+    /// Of which.
+    pub subsystem: Subsystem,
+    /// Its number, counted from 1; the first is what the session began with.
+    pub number: u32,
+    /// How far it has come.
+    pub stage: ControlStage,
+    /// In the subsystem's own levels; 0 = nothing.
+    pub level: u32,
+    /// Every how many executions one is recorded.
+    pub sample_every: u32,
+    /// What the window counts.
+    pub window_unit: WindowUnit,
+    /// The first that is recorded.
+    pub window_start: u64,
+    /// The first behind it that is not.
+    pub window_stop: u64,
+    /// Host monotonic ns.
+    pub host_ns: u64,
+    /// Device counter.
+    pub device_cycles: u64,
+}
+
+impl ControlNote {
+    /// Describes `change`, of which the host's clock says `host_ns`.
+    pub fn new(change: &dfx::Change, host_ns: u64) -> Self {
+        let Control { level, sample_every, window } = change.control;
+        let (window_unit, Span { from, to }) = window.words();
+        Self {
+            subsystem: change.subsystem.into(),
+            number: change.number,
+            stage: if change.is_followed { ControlStage::FOLLOWED } else { ControlStage::TOLD },
+            level,
+            sample_every,
+            window_unit,
+            window_start: from,
+            window_stop: to,
+            host_ns,
+            device_cycles: change.at_cycles,
+        }
+    }
+
+    /// As reports have it.
+    pub fn extent(&self) -> Extent {
+        let span = || Span { from: self.window_start, to: self.window_stop };
+        let window = RecordWindow::of_words(self.window_unit, span);
+        let control = Control { level: self.level, sample_every: self.sample_every, window };
+        Extent::of(self.subsystem.id(), &control)
+    }
+}
+
+const _: () = assert!(size_of::<ControlNote>() == 56);
 
 /// Most changes that are kept, those of all subsystems together.
 const MAX_CHANGES: usize = 1 << 12;
@@ -70,10 +142,8 @@ impl Controls {
 #[cfg(test)]
 mod tests {
     use sluice_core::layout::SubsystemId;
-    use sluice_core::producer::{Control, RecordWindow, Span};
 
     use super::*;
-    use crate::dfx;
 
     fn note(number: u32, control: Control, is_followed: bool, host_ns: u64) -> ControlNote {
         let subsystem = SubsystemId::Swimlane;

@@ -49,14 +49,13 @@ pub mod segment;
 pub mod writer;
 
 pub use check::{Census, census};
-pub use controls::Controls;
+pub use controls::{ControlNote, ControlStage, Controls};
 pub use damage::Damage;
 pub use folder::{FolderError, RunFolder};
 pub use format::{FileHeader, HeaderError, Kind, RunId};
 pub use payload::{
-    BufferHeader, ClockPair, ControlNote, ControlStage, Core, DevicePhaseNote, FreezeEvent, Gate, HostPhase,
-    Items, LossCause, LossNote, Manifest, PayloadHeader, Phase, Pool, PoolTotals, Subsystem, Summary,
-    TransitNote, WaitNote, WorkItem,
+    BufferHeader, ClockPair, Core, DevicePhaseNote, FreezeEvent, Gate, HostPhase, Items, LossCause, LossNote,
+    Manifest, PayloadHeader, Phase, Pool, PoolTotals, Subsystem, Summary, TransitNote, WaitNote, WorkItem,
 };
 pub use reader::{OpenError, Reader};
 pub use segment::Segment;

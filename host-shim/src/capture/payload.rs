@@ -10,12 +10,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use sluice_core::layout::device_phase::DevicePhase;
-use sluice_core::layout::extension::WindowUnit;
 use sluice_core::layout::{PoolKind, SubsystemId};
-use sluice_core::producer::{Control, RecordWindow, Span};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::dfx::{Change, PayloadMeta};
+use crate::dfx::PayloadMeta;
 use crate::report::{Extent, Report};
 
 /// Declares a number of the file whose known values have a name.
@@ -63,6 +61,8 @@ macro_rules! named_number {
         }
     };
 }
+
+pub(super) use named_number;
 
 named_number! {
     /// Which subsystem a buffer, freeze or loss belongs to.
@@ -396,70 +396,6 @@ impl TransitNote {
     }
 }
 
-named_number! {
-    /// How far a change of what is recorded has come.
-    pub struct ControlStage {
-        /// It is about to be told; some lanes may soon record by it.
-        TOLD = 0, "told";
-        /// Every lane records by it.
-        FOLLOWED = 1, "followed";
-    }
-}
-
-/// What is to be recorded of a subsystem, and when that changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct ControlNote {
-    /// Of which.
-    pub subsystem: Subsystem,
-    /// Its number, counted from 1; the first is what the session began with.
-    pub number: u32,
-    /// How far it has come.
-    pub stage: ControlStage,
-    /// In the subsystem's own levels; 0 = nothing.
-    pub level: u32,
-    /// Every how many executions one is recorded.
-    pub sample_every: u32,
-    /// What the window counts.
-    pub window_unit: WindowUnit,
-    /// The first that is recorded.
-    pub window_start: u64,
-    /// The first behind it that is not.
-    pub window_stop: u64,
-    /// Host monotonic ns.
-    pub host_ns: u64,
-    /// Device counter.
-    pub device_cycles: u64,
-}
-
-impl ControlNote {
-    /// Describes `change`, of which the host's clock says `host_ns`.
-    pub fn new(change: &Change, host_ns: u64) -> Self {
-        let Control { level, sample_every, window } = change.control;
-        let (window_unit, Span { from, to }) = window.words();
-        Self {
-            subsystem: change.subsystem.into(),
-            number: change.number,
-            stage: if change.is_followed { ControlStage::FOLLOWED } else { ControlStage::TOLD },
-            level,
-            sample_every,
-            window_unit,
-            window_start: from,
-            window_stop: to,
-            host_ns,
-            device_cycles: change.at_cycles,
-        }
-    }
-
-    /// As reports have it.
-    pub fn extent(&self) -> Extent {
-        let span = || Span { from: self.window_start, to: self.window_stop };
-        let window = RecordWindow::of_words(self.window_unit, span);
-        let control = Control { level: self.level, sample_every: self.sample_every, window };
-        Extent::of(self.subsystem.id(), &control)
-    }
-}
-
 /// Records that did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -483,7 +419,7 @@ const _: () = assert!(size_of::<FreezeEvent>() == 40 && FreezeEvent::BYTES_0 == 
 const _: () = assert!(size_of::<ClockPair>() == 24);
 const _: () = assert!(size_of::<HostPhase>() == 56 && size_of::<LossNote>() == 40);
 const _: () = assert!(size_of::<DevicePhaseNote>() == 24 && size_of::<WaitNote>() == 40);
-const _: () = assert!(size_of::<TransitNote>() == 32 && size_of::<ControlNote>() == 56);
+const _: () = assert!(size_of::<TransitNote>() == 32);
 
 impl LossNote {
     /// `records` records of `pool` were lost by `cause`.

@@ -281,9 +281,10 @@ mod tests {
     use sluice_core::layout::extension::WindowUnit;
     use zerocopy::IntoBytes;
 
+    use super::super::controls::{ControlNote, ControlStage};
     use super::super::payload::{
-        BufferHeader, ClockPair, ControlNote, ControlStage, DevicePhaseNote, FreezeEvent, Gate, HostPhase,
-        LossCause, LossNote, Manifest, Phase, Subsystem, Summary, TransitNote, WaitNote,
+        BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, Gate, HostPhase, LossCause, LossNote,
+        Manifest, Phase, Subsystem, Summary, TransitNote, WaitNote,
     };
     use super::super::writer::tests::{HEADER, POOL};
     use super::super::writer::{Storage, Writer};

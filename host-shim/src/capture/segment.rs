@@ -2,9 +2,10 @@
 
 use zerocopy::FromBytes;
 
+use super::controls::ControlNote;
 use super::format::Kind;
 use super::payload::{
-    BufferHeader, ClockPair, ControlNote, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest,
+    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, Items, LossNote, Manifest,
     PayloadHeader, Summary, TransitNote, WaitNote,
 };
 

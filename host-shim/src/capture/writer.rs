@@ -11,11 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use zerocopy::{Immutable, IntoBytes};
 
+use super::controls::ControlNote;
 use super::folder::{self, RunFolder};
 use super::format::{ALIGN_BYTES, FileHeader, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, SegmentHead};
 use super::payload::{
-    BufferHeader, ClockPair, ControlNote, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest,
-    PayloadHeader, Summary, TransitNote, WaitNote,
+    BufferHeader, ClockPair, DevicePhaseNote, FreezeEvent, HostPhase, LossNote, Manifest, PayloadHeader,
+    Summary, TransitNote, WaitNote,
 };
 use super::reader::{FileView, ReadError, Reader};
 

@@ -121,14 +121,14 @@ pub(super) trait Serve: Send + Sync {
 }
 
 /// The desk and who is at it.
-struct Counter<D: Device> {
+struct Office<D: Device> {
     desk: Mutex<Desk<D>>,
     /// Turns of collectors. Only whether it changes matters.
     turns_of_collectors: AtomicU64,
     service: OnceLock<Thread>,
 }
 
-impl<D: Device> Serve for Counter<D> {
+impl<D: Device> Serve for Office<D> {
     fn try_turn(&self, is_paused: bool) -> bool {
         let Ok(mut desk) = self.desk.try_lock() else { return false };
         self.turns_of_collectors.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl<D: Device> Serve for Counter<D> {
 /// The service's possessions.
 pub(super) struct Service<D: Device> {
     device: Arc<D>,
-    counter: Arc<Counter<D>>,
+    office: Arc<Office<D>>,
     orders: Arc<Orders>,
     linger: Duration,
 }
@@ -162,26 +162,26 @@ impl<D: Device> Service<D> {
     ) -> Self {
         let last_traffic = Instant::now();
         let desk = Desk { device: Arc::clone(&device), servers, heartbeat, heap, last_traffic };
-        let counter = Counter {
+        let office = Office {
             desk: Mutex::new(desk),
             turns_of_collectors: AtomicU64::default(),
             service: OnceLock::new(),
         };
-        Self { device, counter: Arc::new(counter), orders, linger }
+        Self { device, office: Arc::new(office), orders, linger }
     }
 
     /// For collectors.
     pub(super) fn desk(&self) -> Arc<dyn Serve> {
-        Arc::clone(&self.counter) as _
+        Arc::clone(&self.office) as _
     }
 
     fn hold(&self) -> MutexGuard<'_, Desk<D>> {
         // Who panicked at it has ended the session's service already.
-        self.counter.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.office.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn try_hold(&self) -> Option<MutexGuard<'_, Desk<D>>> {
-        match self.counter.desk.try_lock() {
+        match self.office.desk.try_lock() {
             Ok(desk) => Some(desk),
             Err(TryLockError::Poisoned(desk)) => Some(desk.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -191,7 +191,7 @@ impl<D: Device> Service<D> {
     /// Serves until told to stop; then until nothing is left.
     pub(super) fn run(self) -> Self {
         // It runs once.
-        let _ = self.counter.service.set(thread::current());
+        let _ = self.office.service.set(thread::current());
         let mut turns_seen = 0;
         let mut stopping_since = None;
         loop {
@@ -210,7 +210,7 @@ impl<D: Device> Service<D> {
                 }
                 return self;
             }
-            let turns = self.counter.turns_of_collectors.load(Ordering::Relaxed);
+            let turns = self.office.turns_of_collectors.load(Ordering::Relaxed);
             if turns != turns_seen {
                 turns_seen = turns;
                 thread::park_timeout(STEP_BACK);

@@ -20,6 +20,11 @@ use sluice_host::verify::Extent;
 /// More threads than there are processors to run them, for any host.
 const MAX_COLLECTORS: u32 = 256;
 
+/// Options that cannot be meant together.
+pub(crate) fn conflict(why: impl Display) -> clap::Error {
+    clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, format!("{why}\n"))
+}
+
 /// Where a run takes place and how it is recorded.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Recording {
@@ -108,8 +113,9 @@ impl Recording {
         }
         let changed = self.at.iter().flat_map(|LevelsFrom { levels, .. }| &levels.0);
         if let Some((subsystem, _)) = changed.into_iter().find(|(of, _)| !self.dfx.0.contains(of)) {
-            let text = format!("'--at' changes the level of `{subsystem}`, which '--dfx' does not record\n");
-            return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
+            return Err(conflict(format_args!(
+                "'--at' changes the level of `{subsystem}`, which '--dfx' does not record"
+            )));
         }
         let group = self.event_group();
         group.map(drop).map_err(|error| {

@@ -33,7 +33,7 @@ use sluice_host::verify::{Content, ExpectedRecords, Extent, Origins, Tensor};
 
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line};
+use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line, conflict};
 use crate::recording::{Capture, blank_report, recorded};
 
 /// How long a model may stay in use after its last execution.
@@ -69,8 +69,9 @@ impl Args {
             None => Ok(()),
             Some(change) => {
                 let (from, executions) = (change.execution, self.executions);
-                let text = format!("'--at' is about execution {from}, of {executions} counted from 0\n");
-                Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text))
+                Err(conflict(format_args!(
+                    "'--at' is about execution {from}, of {executions} counted from 0"
+                )))
             }
         }
     }

@@ -29,7 +29,7 @@ use zerocopy::IntoBytes;
 
 use self::check::{Checked, Checks};
 use crate::interrupt::Interrupt;
-use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line};
+use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line, conflict};
 use crate::recording::{Capture, blank_report, recorded};
 
 /// Longest sleep between two looks at the lanes and at the time.
@@ -188,14 +188,13 @@ impl Args {
         self.recording.check()?;
         let is_part = |extent: &Extent| extent.first.selects() || !extent.changes.is_empty();
         if self.recording.extents().iter().any(is_part) {
-            return Err(clap::Error::raw(
-                clap::error::ErrorKind::ArgumentConflict,
-                "made-up records belong to no execution: '--sample', '--window' and '--at' choose none of them\n",
+            return Err(conflict(
+                "made-up records belong to no execution: '--sample', '--window' and '--at' choose none of them",
             ));
         }
         let arena_bytes = self.recording.arena.map_or(args_dump::DEFAULT_ARENA_BYTES, NonZeroU64::get);
         let needless = |option: &str, kind: &str| {
-            format!("'{option}' is about records of `{kind}`, of which '--subsystem' makes none\n")
+            format!("'{option}' is about records of `{kind}`, of which '--subsystem' makes none")
         };
         let refused = if self.payload_bytes > 0 && !self.subsystem.0.contains(WorkloadKinds::ARGS_DUMP) {
             Some(needless("--payload-bytes", "args_dump"))
@@ -203,14 +202,14 @@ impl Args {
             Some(needless("--chain", "dep_gen"))
         } else if u64::from(self.payload_bytes) > arena_bytes {
             Some(format!(
-                "arguments of {} bytes do not fit an arena of {arena_bytes}: raise '--arena'\n",
+                "arguments of {} bytes do not fit an arena of {arena_bytes}: raise '--arena'",
                 self.payload_bytes
             ))
         } else {
             None
         };
         if let Some(text) = refused {
-            return Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text));
+            return Err(conflict(text));
         }
         let recorded = self.recording.extents();
         let is_recorded = |of: &SubsystemId| recorded.iter().any(|extent| extent.subsystem == *of);
@@ -219,8 +218,7 @@ impl Args {
             Some(subsystem) => {
                 let is_off = self.recording.dfx.0.contains(&subsystem);
                 let why = if is_off { "'--level' turns off" } else { "'--dfx' does not record" };
-                let text = format!("'--subsystem' makes records of `{subsystem}`, which {why}\n");
-                Err(clap::Error::raw(clap::error::ErrorKind::ArgumentConflict, text))
+                Err(conflict(format_args!("'--subsystem' makes records of `{subsystem}`, which {why}")))
             }
         }
     }
