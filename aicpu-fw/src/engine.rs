@@ -316,6 +316,9 @@ impl<M: DeviceMemory> EngineService<M> {
     }
 
     fn leave<P: Platform<Memory = M>>(&mut self, cx: &Context<P>, execution: Execution, status: ItemStatus) {
+        if let Some((class, _)) = status.failure() {
+            cx.note_error(ErrorClass(class));
+        }
         self.board.end(execution, status);
         cx.wake_lane(LaneIndex::SEQUENCER);
         self.state = State::Idle;

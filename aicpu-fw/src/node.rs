@@ -12,7 +12,10 @@
 use core::fmt;
 
 use heapless::Vec;
-use sluice_core::exec::{BootError, BootShape, CoreIndex, DeviceMap, LaneIndex};
+use sluice_core::exec::vitals::{
+    BUILD_BYTES, DevicePhase, DeviceVitals, ProcessorState, ProcessorVitals, StatusHead,
+};
+use sluice_core::exec::{BootError, BootShape, CoreIndex, DeviceMap, LaneIndex, status_block};
 use sluice_core::layout::ArchId;
 use sluice_core::mem::{DeviceMemory, Fault};
 use sluice_core::mmio::{RegisterMap, TpbId};
@@ -27,6 +30,21 @@ use crate::workload::Workload;
 
 /// Longest sleep of a processor that has nothing to do. Wake-ups end it; it only bounds what a lost one would cost.
 const IDLE_SECONDS: u64 = 1;
+
+/// Name of this build: what the environment of the compiler says, or the version.
+const BUILD: [u8; BUILD_BYTES] = {
+    let name = match option_env!("SLUICE_BUILD_ID") {
+        Some(name) => name.as_bytes(),
+        None => env!("CARGO_PKG_VERSION").as_bytes(),
+    };
+    let mut build = [0; BUILD_BYTES];
+    let mut at = 0;
+    while at < name.len() && at < BUILD_BYTES {
+        build[at] = name[at];
+        at += 1;
+    }
+    build
+};
 
 /// What the processors of one device agree on at start-up: the first to come reads the boot block for all.
 #[derive(Debug, Default)]
@@ -99,6 +117,9 @@ struct Lane<M: DeviceMemory, const CORES: usize> {
 /// The services of one processor: room for `LANES` lanes, `TPBS` sequencers, `CORES` agents and as many cores per lane.
 pub struct Node<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> {
     cx: Context<P>,
+    vitals: ProcessorVitals<P::Memory>,
+    /// Processor 0 speaks for the device.
+    device: Option<DeviceVitals<P::Memory>>,
     lanes: Vec<Lane<P::Memory, CORES>, LANES>,
     sequencers: Vec<Sequencer<P::Memory>, TPBS>,
     agents: Vec<Agent<P::Memory>, CORES>,
@@ -115,7 +136,20 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         let processor = platform.core_id();
         let placement = Placement::new(map.lanes, platform.processors());
         let cx = Context::new(platform, map, arch);
-        let mut node = Self { cx, lanes: Vec::new(), sequencers: Vec::new(), agents: Vec::new() };
+        let block = status_block(map.boot);
+        let vitals = ProcessorVitals::begin(cx.memory(), block, processor)?;
+        let head = StatusHead {
+            lanes: map.lanes,
+            processors: cx.platform().processors(),
+            frequency_hz: cx.platform().frequency_hz(),
+            build: BUILD,
+        };
+        let device = match processor {
+            0 => Some(DeviceVitals::begin(cx.memory(), block, &head)?),
+            _ => None,
+        };
+        let mut node =
+            Self { cx, vitals, device, lanes: Vec::new(), sequencers: Vec::new(), agents: Vec::new() };
         let lanes = (0..map.lanes).filter_map(LaneIndex::new);
         for lane in lanes.filter(|lane| placement.lane(*lane) == processor) {
             let service = LaneService::attach(&node.cx, lane)?;
@@ -134,12 +168,35 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
             let agent = Agent::attach(node.cx.memory(), arch, core, registers, delays)?;
             push(&mut node.agents, agent, "agents")?;
         }
+        node.begin_rounds();
         Ok(node)
+    }
+
+    /// All services are there.
+    fn begin_rounds(&mut self) {
+        self.lanes.iter().for_each(|lane| lane.record.begin_rounds());
+        self.note_stack();
+        self.vitals.show(ProcessorState::RUNNING);
+        self.note_phase();
+    }
+
+    fn note_phase(&mut self) {
+        if let Some(device) = &mut self.device {
+            let is_executing = self.sequencers.iter().any(Sequencer::is_executing);
+            device.show(if is_executing { DevicePhase::EXECUTING } else { DevicePhase::READY });
+        }
+    }
+
+    fn note_stack(&self) {
+        if let Some(stack) = self.cx.platform().stack() {
+            self.vitals.note_stack(stack);
+        }
     }
 
     /// One round: every service does what it can do now. Never blocks, but for recording.
     pub fn poll(&mut self) -> Activity {
-        let Self { cx, lanes, sequencers, agents } = self;
+        let Self { cx, vitals, lanes, sequencers, agents, .. } = self;
+        vitals.beat();
         let mut activity = Activity::Idle;
         for Lane { service, record, workload } in lanes {
             activity = activity.and(record.sync(cx));
@@ -159,7 +216,10 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         for agent in agents {
             activity = activity.and(agent.poll(cx));
         }
+        let (errors, last_error) = cx.errors();
+        vitals.note_errors(errors, last_error);
         cx.tell_host();
+        self.note_phase();
         activity
     }
 
@@ -176,10 +236,17 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
                 }
             }
         }
+        self.vitals.show(ProcessorState::STOPPED);
+        if let Some(device) = &mut self.device {
+            device.show(DevicePhase::STOPPED);
+        }
     }
 
     fn wait(&self, bound_cycles: u64) {
+        self.note_stack();
+        self.vitals.show(ProcessorState::ASLEEP);
         self.cx.platform().wait(bound_cycles, || self.sequencers.iter().any(Sequencer::has_news));
+        self.vitals.show(ProcessorState::RUNNING);
     }
 }
 

@@ -10,7 +10,8 @@
 
 use core::cell::Cell;
 
-use sluice_core::exec::{CoreIndex, DeviceMap, DeviceRange, LaneIndex};
+use sluice_core::exec::vitals::StackUse;
+use sluice_core::exec::{CoreIndex, DeviceMap, DeviceRange, ErrorClass, LaneIndex};
 use sluice_core::gate::Gate;
 use sluice_core::layout::ArchId;
 use sluice_core::mem::{Clock, DevAddr, DeviceMemory};
@@ -57,6 +58,10 @@ pub trait Platform: Clock {
     /// Called on every fruitless look of a lane that stands at a gate of a subsystem, so that a no-progress watchdog does not
     /// take it for dead.
     fn note_parked(&self, lane: LaneIndex, gate: Gate);
+
+    /// How much of this processor's stack was ever in use; `None` where nobody measures it. Asked before every sleep, so it
+    /// looks at a bounded part of the stack at a time.
+    fn stack(&self) -> Option<StackUse>;
 }
 
 /// What a poll of a service came to.
@@ -119,13 +124,15 @@ pub(crate) struct Context<P> {
     arch: ArchId,
     placement: Placement,
     host_news: Cell<bool>,
+    /// Failures so far, and the last one.
+    errors: Cell<(u32, ErrorClass)>,
 }
 
 impl<P: Platform> Context<P> {
     /// Services of `platform` on a device that is laid out as `map` says.
     pub(crate) fn new(platform: P, map: DeviceMap, arch: ArchId) -> Self {
         let placement = Placement::new(map.lanes, platform.processors());
-        Self { platform, map, arch, placement, host_news: Cell::new(false) }
+        Self { platform, map, arch, placement, host_news: Cell::new(false), errors: Cell::new((0, ErrorClass(0))) }
     }
 
     /// The machine.
@@ -175,6 +182,17 @@ impl<P: Platform> Context<P> {
         if processor != self.platform.core_id() {
             self.platform.wake(processor);
         }
+    }
+
+    /// Notes that something failed by `class`, for whoever looks at the status block.
+    #[cold]
+    pub(crate) fn note_error(&self, class: ErrorClass) {
+        self.errors.set((self.errors.get().0.wrapping_add(1), class));
+    }
+
+    /// Failures so far, and the last one.
+    pub(crate) fn errors(&self) -> (u32, ErrorClass) {
+        self.errors.get()
     }
 
     /// Notes that the host should look; it is told once per round of polls.

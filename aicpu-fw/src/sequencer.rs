@@ -157,6 +157,12 @@ impl<M: DeviceMemory> Sequencer<M> {
         if waiting > u32::MAX / 2 { 0 } else { waiting }
     }
 
+    /// Whether an execution is under way.
+    #[inline]
+    pub(crate) fn is_executing(&self) -> bool {
+        matches!(self.state, State::Staging { .. } | State::Running { .. })
+    }
+
     /// Whether a doorbell was rung that it would heed now.
     pub(crate) fn has_news(&self) -> bool {
         matches!(self.state, State::Idle) && self.waiting() > 0
@@ -298,6 +304,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         if !aborted && self.control.given_up.observe() == execution.count() {
             aborted = true;
             activity = Activity::Busy;
+            cx.note_error(ErrorClass::GIVEN_UP);
             let engine = Engine::ALL.into_iter().find(|&engine| !ended.has(engine)).unwrap_or(Engine::Sp);
             self.report(
                 cx,
@@ -352,6 +359,7 @@ impl<M: DeviceMemory> Sequencer<M> {
         class: ErrorClass,
     ) -> Activity {
         record.failed(cx);
+        cx.note_error(class);
         // Before the report: a host that has read it sets the TPB up.
         let setups = self.control.setups.observe();
         self.report(cx, &Notification::stopped(queue, class, cx.now_cycles()));

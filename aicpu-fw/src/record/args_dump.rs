@@ -81,12 +81,18 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
 }
 
 impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Recorder<P::Memory, CORES> {
+    const SUBSYSTEM: Option<SubsystemId> = Some(SubsystemId::ArgsDump);
+
     fn stamps(&self) -> Stamps {
         Stamps::default()
     }
 
     fn published(&self) -> u32 {
         self.records.lane().ready_tail()
+    }
+
+    fn dropped(&self) -> u32 {
+        self.records.lane().state().dropped
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! What a lane tells its recorders, and what a recorder is.
 
 use sluice_core::exec::CoreIndex;
+use sluice_core::layout::SubsystemId;
 use sluice_core::mem::DevAddr;
 use sluice_core::mmio::{CoreRecording, Engine, TpbId};
 use sluice_core::producer::Settlement;
@@ -140,11 +141,19 @@ impl Finish {
 ///
 /// An event may block at a gate, up to the deadline of one switch.
 pub(super) trait Recording<P: Platform> {
+    /// Whose gates it may stand at; `None` of one that never waits.
+    const SUBSYSTEM: Option<SubsystemId>;
+
     /// The times it wants.
     fn stamps(&self) -> Stamps;
 
     /// A number that moves with every buffer that is published.
     fn published(&self) -> u32 {
+        0
+    }
+
+    /// Records that it has lost, by a count that runs freely.
+    fn dropped(&self) -> u32 {
         0
     }
 

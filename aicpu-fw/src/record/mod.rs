@@ -32,7 +32,8 @@ mod wishes;
 
 use ::core::num::NonZeroU32;
 
-use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Recorders};
+use sluice_core::exec::vitals::LaneVitals;
+use sluice_core::exec::{CoreIndex, LaneBoot, LaneIndex, Recorders, status_block};
 use sluice_core::mem::{DeviceMemory, Fault};
 use sluice_core::mmio::TpbId;
 use sluice_core::producer::Settlement;
@@ -40,7 +41,7 @@ use sluice_core::producer::Settlement;
 use crate::platform::{Activity, Context, Platform};
 use event::{Recording, Stamps};
 use heartbeat::Heartbeat;
-use parking::Parking;
+use parking::{Parking, Signs};
 use run::Run;
 use wishes::Events;
 
@@ -72,6 +73,12 @@ macro_rules! declare {
 
             fn is_empty(&self) -> bool {
                 true $(&& self.$subsystem.is_none())+
+            }
+
+            /// Records that all have lost.
+            #[inline]
+            fn dropped<P: Platform<Memory = M>>(&self) -> u32 {
+                0u32 $(.wrapping_add(self.$subsystem.as_ref().map_or(0, Recording::<P>::dropped)))+
             }
 
             /// Follows what the host wants. Says whether that has changed.
@@ -157,8 +164,11 @@ macro_rules! tell {
             && let Some($recorder) = &mut $lane.attached.$subsystem
         {
             let published = Recording::<P>::published($recorder);
-            let $env = &mut Parking::new($cx, $lane.lane, &mut $lane.heartbeat);
+            let subsystem = <$subsystem::Recorder<M, CORES> as Recording<P>>::SUBSYSTEM;
+            let mut parking = Parking::new($cx, $lane.lane, subsystem, &mut $lane.signs);
+            let $env = &mut parking;
             $event;
+            parking.leave();
             if Recording::<P>::published($recorder) != published {
                 $cx.note_host_news();
             }
@@ -183,7 +193,9 @@ pub(crate) struct Recorder<M: DeviceMemory, const CORES: usize> {
     lane: LaneIndex,
     boot: LaneBoot<M>,
     generation: Option<u32>,
-    heartbeat: Heartbeat<M>,
+    signs: Signs<M>,
+    /// Records that earlier recorders of the lane have lost.
+    dropped_before: u32,
     attached: Attached<M, CORES>,
     stamps: Stamps,
     /// Whether a recorder is asked before a dispatch.
@@ -200,11 +212,15 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// # Errors
     /// [`Fault`] when the boot block lies outside device memory.
     pub(crate) fn attach<P: Platform<Memory = M>>(cx: &Context<P>, lane: LaneIndex) -> Result<Self, Fault> {
+        let boot = cx.map().boot;
+        let vitals =
+            LaneVitals::begin(cx.memory(), status_block(boot), lane.get(), cx.platform().core_id())?;
         Ok(Self {
             lane,
-            boot: LaneBoot::attach(cx.memory(), cx.map().boot)?,
+            boot: LaneBoot::attach(cx.memory(), boot)?,
             generation: None,
-            heartbeat: Heartbeat::silent(),
+            signs: Signs { heartbeat: Heartbeat::silent(), vitals },
+            dropped_before: 0,
             attached: Attached::NONE,
             stamps: Stamps::default(),
             grants: false,
@@ -217,7 +233,8 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// of every round, so that what is kicked off after an attach is recorded. Blocks while it flushes; what cores owe by then
     /// is looked for round by round.
     pub(crate) fn sync<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) -> Activity {
-        self.heartbeat.beat();
+        self.signs.heartbeat.beat();
+        self.signs.vitals.note_dropped(self.dropped::<P>());
         let generation = self.boot.generation();
         if generation == self.generation {
             if self.attached.follow::<P>() {
@@ -233,7 +250,8 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             with_subsystems!(tell! self, cx, |recorder, env| recorder.flush(env));
         }
         self.settling = false;
-        self.heartbeat = Heartbeat::silent();
+        self.dropped_before = self.dropped::<P>();
+        self.signs.heartbeat = Heartbeat::silent();
         self.attached = Attached::NONE;
         self.generation = generation;
         if let Some(number) = generation.and_then(NonZeroU32::new)
@@ -244,6 +262,15 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
         self.note_wishes::<P>();
         cx.note_host_news();
         Activity::Idle
+    }
+
+    /// The lane has its services.
+    pub(crate) fn begin_rounds(&self) {
+        self.signs.vitals.run();
+    }
+
+    fn dropped<P: Platform<Memory = M>>(&self) -> u32 {
+        self.dropped_before.wrapping_add(self.attached.dropped::<P>())
     }
 
     fn note_wishes<P: Platform<Memory = M>>(&mut self) {
@@ -273,7 +300,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
             tasks::forget_all(cx);
         }
         if self.lane == LaneIndex::SEQUENCER && !self.attached.is_empty() {
-            self.heartbeat = Heartbeat::at(cx.memory(), recorders.extension);
+            self.signs.heartbeat = Heartbeat::at(cx.memory(), recorders.extension);
         }
     }
 

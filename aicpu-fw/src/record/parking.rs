@@ -2,8 +2,10 @@
 //! wakes the lanes.
 
 use sluice_core::exec::LaneIndex;
+use sluice_core::exec::vitals::LaneVitals;
 use sluice_core::gate::{Gate, WaitEnv};
-use sluice_core::mem::{Clock, DeviceMemory, Relax};
+use sluice_core::layout::SubsystemId;
+use sluice_core::mem::{Clock, DeviceMemory, Memory, Relax};
 
 use super::heartbeat::Heartbeat;
 use crate::platform::{Context, Platform};
@@ -15,16 +17,40 @@ const FIRST_SLEEP_PER_SECOND: u64 = 20_000;
 /// Times that a sleep doubles.
 const DOUBLINGS: u32 = 4;
 
+/// What a lane shows of itself while it waits.
+pub(super) struct Signs<M: Memory> {
+    /// To the host that serves it.
+    pub(super) heartbeat: Heartbeat<M>,
+    /// To anyone.
+    pub(super) vitals: LaneVitals<M>,
+}
+
 /// The surroundings of a lane that waits.
 pub(super) struct Parking<'a, P: Platform> {
     cx: &'a Context<P>,
     lane: LaneIndex,
-    heartbeat: &'a mut Heartbeat<P::Memory>,
+    subsystem: Option<SubsystemId>,
+    gate: Gate,
+    signs: &'a mut Signs<P::Memory>,
 }
 
 impl<'a, P: Platform> Parking<'a, P> {
-    pub(super) fn new(cx: &'a Context<P>, lane: LaneIndex, heartbeat: &'a mut Heartbeat<P::Memory>) -> Self {
-        Self { cx, lane, heartbeat }
+    /// Those of `lane` at the gates of `subsystem`.
+    pub(super) fn new(
+        cx: &'a Context<P>,
+        lane: LaneIndex,
+        subsystem: Option<SubsystemId>,
+        signs: &'a mut Signs<P::Memory>,
+    ) -> Self {
+        Self { cx, lane, subsystem, gate: Gate::Ready, signs }
+    }
+
+    /// The lane waits no more.
+    #[inline]
+    pub(super) fn leave(self) {
+        if self.signs.vitals.is_parked() {
+            self.signs.vitals.resume(self.cx.now_cycles());
+        }
     }
 
     /// The device that it is on.
@@ -45,16 +71,18 @@ impl<P: Platform> Clock for Parking<'_, P> {
 
 impl<P: Platform<Memory: DeviceMemory>> Relax for Parking<'_, P> {
     fn relax(&mut self, round: u32) {
-        self.heartbeat.beat();
+        self.signs.heartbeat.beat();
         let sleeps = match round.checked_sub(SPIN_ROUNDS) {
             None if round > 0 => return core::hint::spin_loop(),
             None => {
+                self.signs.vitals.park(self.gate, self.subsystem, self.cx.now_cycles());
                 // Contention was raised just now, and perhaps buffers were published before that.
                 self.cx.note_host_news();
                 return self.cx.tell_host();
             }
             Some(sleeps) => sleeps,
         };
+        self.signs.vitals.stay(self.cx.now_cycles());
         // The signal may have been taken and raised again.
         self.cx.note_host_news();
         self.cx.tell_host();
@@ -65,6 +93,7 @@ impl<P: Platform<Memory: DeviceMemory>> Relax for Parking<'_, P> {
 
 impl<P: Platform> WaitEnv for Parking<'_, P> {
     fn note_parked(&mut self, gate: Gate) {
+        self.gate = gate;
         self.cx.platform().note_parked(self.lane, gate);
     }
 }

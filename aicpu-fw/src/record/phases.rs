@@ -11,6 +11,7 @@
 //! that did not occur, and those that this firmware does not have, read as never stamped.
 
 use sluice_core::exec::LaneIndex;
+use sluice_core::layout::SubsystemId;
 use sluice_core::layout::device_phase::{BufferHeader, DevicePhase, NEVER, PHASES, PhaseRecord};
 use sluice_core::mem::{Clock, CopyMemory, DevAddr, DeviceMemory};
 use sluice_core::mmio::TpbId;
@@ -65,6 +66,8 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
 }
 
 impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Recorder<P::Memory, CORES> {
+    const SUBSYSTEM: Option<SubsystemId> = None;
+
     fn stamps(&self) -> Stamps {
         Stamps { submits: true, items: true }
     }

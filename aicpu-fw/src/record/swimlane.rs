@@ -91,6 +91,8 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
 }
 
 impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Recorder<P::Memory, CORES> {
+    const SUBSYSTEM: Option<SubsystemId> = Some(SubsystemId::Swimlane);
+
     fn stamps(&self) -> Stamps {
         let level = self.records.level();
         Stamps { submits: level >= Level::FULL, items: level >= Level::TASK }
@@ -98,6 +100,10 @@ impl<P: Platform<Memory: DeviceMemory>, const CORES: usize> Recording<P> for Rec
 
     fn published(&self) -> u32 {
         self.records.lane().ready_tail()
+    }
+
+    fn dropped(&self) -> u32 {
+        self.records.lane().state().dropped
     }
 
     #[inline]

@@ -5,6 +5,7 @@ use std::vec;
 use std::vec::Vec;
 
 use sluice_core::dma::RingSize;
+use sluice_core::exec::vitals::StackUse;
 use sluice_core::exec::{
     BOOT_BYTES, BootShape, DeviceMap, DeviceRange, Instruction, LaneIndex, Notification, RunBlock,
     SemaphoreWait, SubType,
@@ -93,6 +94,10 @@ impl<'a> Platform for &Machine<'a> {
 
     fn note_parked(&self, _: LaneIndex, _: Gate) {
         self.parked.set(self.parked.get() + 1);
+    }
+
+    fn stack(&self) -> Option<StackUse> {
+        None
     }
 }
 

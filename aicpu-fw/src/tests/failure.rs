@@ -288,7 +288,8 @@ proptest! {
             let program: Vec<Instruction> = queues.iter().map(|(on, pairs)| block(*on, *pairs, &[], None)).collect();
             let base = host.program(&program);
             let boot = bench.map.boot;
-            let mut before = [0; sluice_core::exec::BOOT_BYTES as usize];
+            let boot_bytes = status_block(boot).0 - boot.0;
+            let mut before = vec![0; boot_bytes as usize];
             bench.memory.read_bytes(boot, &mut before).unwrap();
             for swap in &swaps {
                 let batch = host.swap_copies(&[*swap]);
@@ -299,7 +300,7 @@ proptest! {
             let trigger = host.trigger([base; Engine::COUNT], false);
             host.post(&trigger);
             bench.settle();
-            let mut after = [0; sluice_core::exec::BOOT_BYTES as usize];
+            let mut after = vec![0; boot_bytes as usize];
             bench.memory.read_bytes(boot, &mut after).unwrap();
             assert_eq!(before, after);
             assert_eq!(host.control().executions_done.observe(), 1);

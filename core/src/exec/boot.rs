@@ -7,6 +7,7 @@
 //!   0xC0  workload                                 host
 //!   0x100 workload_made[lane]                      lanes
 //!   0x140 side tables                              host, while no recorder is attached
+//!   0x180 status block                             firmware
 //! ```
 //!
 //! | word | writer → reader | order | what it publishes |
@@ -29,10 +30,16 @@ use crate::layout::{ArchId, EnableMask, SUBSYSTEMS, SubsystemId};
 use crate::mem::{CopyMemory, DevAddr, Fault, Memory, Own, Peer, Word};
 use crate::mmio::TpbId;
 
+use super::vitals::STATUS_BYTES;
 use super::{LaneIndex, Workload, WorkloadKinds};
 
-/// Bytes of the block.
-pub const BOOT_BYTES: u64 = 0x180;
+/// Bytes of the block, with the status block at its end.
+pub const BOOT_BYTES: u64 = STATUS + STATUS_BYTES;
+
+/// Where the status block of the device stands whose boot block is at `boot`.
+pub const fn status_block(boot: DevAddr) -> DevAddr {
+    boot.offset(STATUS)
+}
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SLB1");
 const GENERATION: u64 = 0x80;
@@ -42,6 +49,7 @@ const WORKLOAD: u64 = 0xC0;
 const WORKLOAD_STOP: u64 = 0xC8;
 const WORKLOAD_MADE: u64 = 0x100;
 const TABLES: u64 = 0x140;
+const STATUS: u64 = 0x180;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -99,7 +107,7 @@ const _: () = {
     assert!(WORKLOAD_MADE + WORKLOAD_LANES as u64 * 4 <= TABLES);
     assert!(offset_of!(TableLine, aicore_heads) == 0 && offset_of!(TableLine, pmu_rings) == 8);
     assert!(offset_of!(TableLine, device_phases) == 16 && offset_of!(TableLine, heap_totals) == 24);
-    assert!(TABLES + size_of::<TableLine>() as u64 <= BOOT_BYTES);
+    assert!(TABLES + size_of::<TableLine>() as u64 <= STATUS);
 };
 
 /// What the firmware is to be.

@@ -6,7 +6,7 @@
 //! | `channel` | notification queues, both sides |
 //! | `image` | the form in which firmware is handed to a board |
 //! | `instruction` | programs of an engine |
-//! | `link` | bells, clock and faults between a host and a device of its own |
+//! | `link` | bells and clock between a host and a device of its own |
 //! | `loader` | how a host hands an image to a board, and gets the board back |
 //! | `notification` | records that say what an engine did |
 //! | `place` | where something runs and where a device keeps its parts |
@@ -14,6 +14,7 @@
 //! | `status` | codes of the C interface, and their merging |
 //! | `tasks` | what the items of a program are, for recorders that tell of more than time |
 //! | `ticket` | the order in which executions are waited for |
+//! | `vitals` | what a device is doing, for anyone who looks |
 //! | `workload` | records that are made up, to load the recording |
 
 mod boot;
@@ -28,9 +29,10 @@ mod request;
 mod status;
 pub mod tasks;
 mod ticket;
+pub mod vitals;
 mod workload;
 
-pub use boot::{BOOT_BYTES, BootError, BootShape, HostBoot, LaneBoot, Recorders, SideTables};
+pub use boot::{BOOT_BYTES, BootError, BootShape, HostBoot, LaneBoot, Recorders, SideTables, status_block};
 pub use channel::{Channel, NotificationReceiver, NotificationSender, NotificationWatch, ReceiveError, Sent};
 pub use instruction::{
     BadInstruction, INSTRUCTION_BYTES, Instruction, InstructionBytes, MAX_WAITS, RunBlock, SemaphoreWait,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use sluice_aicpu_fw::{Place, Platform};
 use sluice_core::exec::LaneIndex;
+use sluice_core::exec::vitals::StackUse;
 use sluice_core::gate::Gate;
 use sluice_core::layout::ArchId;
 use sluice_core::mem::Clock;
@@ -146,6 +147,11 @@ impl Platform for Processor {
 
     fn note_parked(&self, lane: LaneIndex, gate: Gate) {
         tracing::trace!(%lane, gate = gate.name(), "lane parked");
+    }
+
+    fn stack(&self) -> Option<StackUse> {
+        // A thread's stack is the system's: it grows as it is touched, and has a guard.
+        None
     }
 }
 
