@@ -28,6 +28,9 @@ use crate::record::Recorder;
 use crate::sequencer::Sequencer;
 use crate::workload::Workload;
 
+/// A processor that never sleeps says every so many rounds how much stack it uses.
+const ROUNDS_PER_STACK: u32 = 256;
+
 /// Longest sleep of a processor that has nothing to do. Wake-ups end it; it only bounds what a lost one would cost.
 const IDLE_SECONDS: u64 = 1;
 
@@ -118,8 +121,6 @@ struct Lane<M: DeviceMemory, const CORES: usize> {
 pub struct Node<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> {
     cx: Context<P>,
     vitals: ProcessorVitals<P::Memory>,
-    /// Processor 0 speaks for the device.
-    device: Option<DeviceVitals<P::Memory>>,
     lanes: Vec<Lane<P::Memory, CORES>, LANES>,
     sequencers: Vec<Sequencer<P::Memory>, TPBS>,
     agents: Vec<Agent<P::Memory>, CORES>,
@@ -135,7 +136,7 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         let (map, arch) = startup.device(&platform)?;
         let processor = platform.core_id();
         let placement = Placement::new(map.lanes, platform.processors());
-        let cx = Context::new(platform, map, arch);
+        let mut cx = Context::new(platform, map, arch);
         let block = status_block(map.boot);
         let vitals = ProcessorVitals::begin(cx.memory(), block, processor)?;
         let head = StatusHead {
@@ -144,12 +145,11 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
             frequency_hz: cx.platform().frequency_hz(),
             build: BUILD,
         };
-        let device = match processor {
-            0 => Some(DeviceVitals::begin(cx.memory(), block, &head)?),
-            _ => None,
-        };
-        let mut node =
-            Self { cx, vitals, device, lanes: Vec::new(), sequencers: Vec::new(), agents: Vec::new() };
+        if processor == 0 {
+            let device = DeviceVitals::begin(cx.memory(), block, &head)?;
+            cx.speak_for(device);
+        }
+        let mut node = Self { cx, vitals, lanes: Vec::new(), sequencers: Vec::new(), agents: Vec::new() };
         let lanes = (0..map.lanes).filter_map(LaneIndex::new);
         for lane in lanes.filter(|lane| placement.lane(*lane) == processor) {
             let service = LaneService::attach(&node.cx, lane)?;
@@ -173,18 +173,16 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
     }
 
     /// All services are there.
-    fn begin_rounds(&mut self) {
+    fn begin_rounds(&self) {
         self.lanes.iter().for_each(|lane| lane.record.begin_rounds());
         self.note_stack();
         self.vitals.show(ProcessorState::RUNNING);
         self.note_phase();
     }
 
-    fn note_phase(&mut self) {
-        if let Some(device) = &mut self.device {
-            let is_executing = self.sequencers.iter().any(Sequencer::is_executing);
-            device.show(if is_executing { DevicePhase::EXECUTING } else { DevicePhase::READY });
-        }
+    fn note_phase(&self) {
+        let is_executing = self.sequencers.iter().any(Sequencer::is_executing);
+        self.cx.show_phase(if is_executing { DevicePhase::EXECUTING } else { DevicePhase::READY });
     }
 
     fn note_stack(&self) {
@@ -220,6 +218,9 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
         vitals.note_errors(errors, last_error);
         cx.tell_host();
         self.note_phase();
+        if self.vitals.beats().is_multiple_of(ROUNDS_PER_STACK) {
+            self.note_stack();
+        }
         activity
     }
 
@@ -237,9 +238,7 @@ impl<P: Platform, const LANES: usize, const TPBS: usize, const CORES: usize> Nod
             }
         }
         self.vitals.show(ProcessorState::STOPPED);
-        if let Some(device) = &mut self.device {
-            device.show(DevicePhase::STOPPED);
-        }
+        self.cx.show_phase(DevicePhase::STOPPED);
     }
 
     fn wait(&self, bound_cycles: u64) {

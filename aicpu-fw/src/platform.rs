@@ -10,7 +10,7 @@
 
 use core::cell::Cell;
 
-use sluice_core::exec::vitals::StackUse;
+use sluice_core::exec::vitals::{DevicePhase, DeviceVitals, StackUse};
 use sluice_core::exec::{CoreIndex, DeviceMap, DeviceRange, ErrorClass, LaneIndex};
 use sluice_core::gate::Gate;
 use sluice_core::layout::ArchId;
@@ -59,8 +59,8 @@ pub trait Platform: Clock {
     /// take it for dead.
     fn note_parked(&self, lane: LaneIndex, gate: Gate);
 
-    /// How much of this processor's stack was ever in use; `None` where nobody measures it. Asked before every sleep, so it
-    /// looks at a bounded part of the stack at a time.
+    /// How much of this processor's stack was ever in use; `None` where nobody measures it. Asked often: who measures it
+    /// does so now and then, and repeats what is known in between.
     fn stack(&self) -> Option<StackUse>;
 }
 
@@ -117,8 +117,7 @@ impl Placement {
 }
 
 /// What all services of one processor share.
-#[derive(Debug)]
-pub(crate) struct Context<P> {
+pub(crate) struct Context<P: Platform> {
     platform: P,
     map: DeviceMap,
     arch: ArchId,
@@ -126,13 +125,23 @@ pub(crate) struct Context<P> {
     host_news: Cell<bool>,
     /// Failures so far, and the last one.
     errors: Cell<(u32, ErrorClass)>,
+    /// What the device says of itself, on the processor that speaks for it.
+    device: Option<DeviceVitals<P::Memory>>,
 }
 
 impl<P: Platform> Context<P> {
     /// Services of `platform` on a device that is laid out as `map` says.
     pub(crate) fn new(platform: P, map: DeviceMap, arch: ArchId) -> Self {
         let placement = Placement::new(map.lanes, platform.processors());
-        Self { platform, map, arch, placement, host_news: Cell::new(false), errors: Cell::new((0, ErrorClass(0))) }
+        Self {
+            platform,
+            map,
+            arch,
+            placement,
+            host_news: Cell::new(false),
+            errors: Cell::new((0, ErrorClass(0))),
+            device: None,
+        }
     }
 
     /// The machine.
@@ -181,6 +190,19 @@ impl<P: Platform> Context<P> {
     fn wake(&self, processor: u32) {
         if processor != self.platform.core_id() {
             self.platform.wake(processor);
+        }
+    }
+
+    /// Has this processor speak for the device.
+    pub(crate) fn speak_for(&mut self, device: DeviceVitals<P::Memory>) {
+        self.device = Some(device);
+    }
+
+    /// Says how far the device is, if this processor speaks for it.
+    #[inline]
+    pub(crate) fn show_phase(&self, phase: DevicePhase) {
+        if let Some(device) = &self.device {
+            device.show(phase);
         }
     }
 

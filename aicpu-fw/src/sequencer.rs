@@ -25,6 +25,7 @@
 //! execution counts as done.
 
 use heapless::Vec;
+use sluice_core::exec::vitals::DevicePhase;
 use sluice_core::exec::{Channel, ErrorClass, ExecRequest, Notification, NotificationSender, REQUEST_BYTES};
 use sluice_core::mem::{DeviceMemory, Fault, Word, Words};
 use sluice_core::mmio::{Engine, EventId, QueueId, SemaphoreId, SequencerControl, TpbId, TpbRegisters};
@@ -184,6 +185,7 @@ impl<M: DeviceMemory> Sequencer<M> {
             cx.note_host_news();
             return Activity::Busy;
         }
+        cx.show_phase(DevicePhase::EXECUTING);
         let since_cycles = record.submit_clock(cx);
         self.state = State::Staging { since_cycles };
         self.poll_staging(cx, record, since_cycles)

@@ -1,10 +1,11 @@
 //! The firmware's own image on an emulated board, against the live host. `SLUICE_VIRT_IMAGE` names the image.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use sluice_host::capture::Reader;
 use sluice_host::device::qemu::{QemuConfig, QemuDevice, QemuError};
 
 const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
@@ -21,10 +22,26 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn sluice(command: &str, name: &str, arguments: &str) -> Output {
+    sluice_command(command, name, arguments).output().expect("the command starts")
+}
+
+fn sluice_command(command: &str, name: &str, arguments: &str) -> Command {
     let mut sluice = Command::new(SLUICE);
     sluice.args([command, "--device", "qemu-aarch64", "--json", "--firmware"]).arg(image());
     sluice.arg("--out").arg(folder(name)).args(arguments.split_whitespace());
-    sluice.output().expect("the command starts")
+    sluice
+}
+
+/// Looks again and again until there is something; for a minute.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "no {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn report(command: &str, name: &str, arguments: &str) -> Value {
@@ -44,6 +61,13 @@ fn a_board_executes_models_and_records_all_of_it() {
             assert_eq!(report[key], true, "{arguments}: {key}");
         }
         assert_eq!(report["model"]["executions"], 10);
+        for processor in report["status"]["processors"].as_array().expect("processors") {
+            let used = processor["stack"]["used_bytes"].as_u64();
+            assert!(used > Some(0) && used < processor["stack"]["bytes"].as_u64(), "{processor}");
+        }
+        assert_eq!(report["status"]["phase"], "ready", "{arguments}");
+        let lanes = report["status"]["lanes"].as_array().expect("lanes");
+        assert!(lanes.iter().all(|lane| lane["dropped"] == 0 && lane.get("parked").is_none()), "{lanes:?}");
         let subsystems = report["dfx"].as_object().expect("subsystems");
         assert_eq!(subsystems.len(), 5, "{arguments}");
         for (name, figures) in subsystems {
@@ -108,4 +132,79 @@ fn a_board_that_cannot_start_is_given_up_with_the_reason() {
     std::fs::write(&junk, [0; 4096]).expect("a file");
     let error = refused(&QemuConfig { image: junk, ..config });
     assert!(matches!(error, QemuError::NotReady { ready: 0, .. } | QemuError::Ended(_)), "{error}");
+}
+
+#[test]
+fn a_stack_that_overflows_is_named() {
+    let image = std::env::var_os("SLUICE_OVERFLOW_IMAGE").expect("run `cargo xtask test --only qemu`").into();
+    let config = QemuConfig { start_bound: Duration::from_secs(60), ..QemuConfig::new(image, 3) };
+    let error = QemuDevice::start(&config).err().expect("no device");
+    let words = error.to_string();
+    assert!(matches!(error, QemuError::Stopped(_)), "{words}");
+    assert!(words.contains("processor 2: ") && words.contains("stack of processor 2 overflowed"), "{words}");
+}
+
+#[test]
+fn an_emulator_that_is_none_or_too_old_is_refused_by_its_version() {
+    use std::os::unix::fs::PermissionsExt;
+    let script = folder("emulator").with_extension("sh");
+    std::fs::create_dir_all(script.parent().expect("a folder")).expect("a folder");
+    let refused = |says: &str| {
+        std::fs::write(&script, format!("#!/bin/sh\necho '{says}'\n")).expect("a file");
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("a file");
+        QemuDevice::start(&QemuConfig { qemu: script.clone(), ..QemuConfig::new(image(), 1) })
+            .err()
+            .expect("no device")
+    };
+    let error = refused("QEMU emulator version 4.2.1 (Debian 1:4.2-3)");
+    assert!(error.to_string().ends_with("is QEMU 4.2.1 (Debian 1:4.2-3), need 7.0 or newer"), "{error}");
+    let error = refused("hello");
+    assert!(matches!(error, QemuError::NotQemu { .. }), "{error}");
+}
+
+#[test]
+fn another_process_sees_what_a_board_does_and_what_became_of_it() {
+    let arguments =
+        "--lanes 2 --buffers 1 --dfx swimlane --records 1000000000000 --rate 200000 --deadline 2000";
+    let mut stress = sluice_command("stress", "killed", arguments);
+    let mut run = stress.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let status = || {
+        let output = Command::new(SLUICE).args(["status", "--json", &run.id().to_string()]).output();
+        serde_json::from_slice::<Value>(&output.expect("the command starts").stdout).ok()
+    };
+    // Lanes that make records have waited for a host with one buffer of each kind before long.
+    let status = wait_for("waits of both lanes", || {
+        let status = status()?[0]["status"].clone();
+        let lanes = status["lanes"].as_array()?;
+        lanes.iter().all(|lane| lane["stalls"].as_u64() > Some(0)).then_some(status)
+    });
+    assert_eq!((&status["phase"], &status["frequency_hz"]), (&"ready".into(), &62_500_000.into()));
+    assert_eq!(status["processors"].as_array().map(Vec::len), Some(3));
+    // The board's own process is the only child.
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = std::fs::read_to_string(children).expect("a running process");
+    let qemu = children.split_whitespace().next().expect("a board");
+    let seen = Command::new(SLUICE).args(["status", qemu]).output().expect("the command starts");
+    let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+    assert!(seen.contains("lane 1 ") && seen.contains("of stack used"), "{seen}");
+
+    assert!(Command::new("kill").args(["-9", qemu]).status().expect("kill").success());
+    wait_for("end of the command", || run.try_wait().expect("a child"));
+    let output = run.wait_with_output().expect("a child");
+    assert!(!output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["lossless"], false);
+    let wrong = report["wrong"].to_string();
+    assert!(wrong.contains("the device stopped: signal: 9 (SIGKILL)"), "{wrong}");
+    assert_eq!(report["status"]["lanes"].as_array().map(Vec::len), Some(2), "its last words are kept");
+    // What was drained is there, and the capture can be read.
+    let collected = report["dfx"]["swimlane"]["collected"].as_u64();
+    assert!(collected > Some(0), "{report}");
+    let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("board/killed/capture.slc");
+    let mut reader = Reader::open(&capture).expect("a capture");
+    let mut segments = 0;
+    while reader.read().expect("a capture").is_some() {
+        segments += 1;
+    }
+    assert!(segments > 0 && reader.damage_count() == 0, "{:?}", reader.damages());
 }

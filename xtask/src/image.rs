@@ -38,6 +38,17 @@ pub(crate) const VIRT: Image = Image {
 /// What loads it into a board that runs.
 pub(crate) const VIRT_STUB: Image = Image { binary: "sluice-virt-stub", ..VIRT };
 
+/// The same with a processor that uses up its stack.
+pub(crate) const VIRT_OVERFLOW: Image = Image { features: "virt-overflow", ..VIRT };
+
+/// Builds `image` and copies it beside itself as `name`: the next image of the package takes its place.
+pub(crate) fn build_as(image: &Image, name: &str) -> anyhow::Result<PathBuf> {
+    let built = build(image)?;
+    let copied = built.with_file_name(name);
+    std::fs::copy(&built, &copied).with_context(|| format!("cannot write {}", copied.display()))?;
+    Ok(copied)
+}
+
 /// Builds `image` and says where it lies.
 pub(crate) fn build(
     &Image { target, package, binary, features, profile }: &Image,

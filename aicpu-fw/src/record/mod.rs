@@ -165,10 +165,8 @@ macro_rules! tell {
         {
             let published = Recording::<P>::published($recorder);
             let subsystem = <$subsystem::Recorder<M, CORES> as Recording<P>>::SUBSYSTEM;
-            let mut parking = Parking::new($cx, $lane.lane, subsystem, &mut $lane.signs);
-            let $env = &mut parking;
+            let $env = &mut Parking::new($cx, $lane.lane, subsystem, &mut $lane.signs);
             $event;
-            parking.leave();
             if Recording::<P>::published($recorder) != published {
                 $cx.note_host_news();
             }
@@ -176,6 +174,7 @@ macro_rules! tell {
         place <<= 1;
         )+
         let _ = place;
+        $lane.signs.leave($cx);
     }};
 }
 
@@ -213,8 +212,7 @@ impl<M: DeviceMemory, const CORES: usize> Recorder<M, CORES> {
     /// [`Fault`] when the boot block lies outside device memory.
     pub(crate) fn attach<P: Platform<Memory = M>>(cx: &Context<P>, lane: LaneIndex) -> Result<Self, Fault> {
         let boot = cx.map().boot;
-        let vitals =
-            LaneVitals::begin(cx.memory(), status_block(boot), lane.get(), cx.platform().core_id())?;
+        let vitals = LaneVitals::begin(cx.memory(), status_block(boot), lane.get(), cx.platform().core_id())?;
         Ok(Self {
             lane,
             boot: LaneBoot::attach(cx.memory(), boot)?,

@@ -25,6 +25,22 @@ pub(super) struct Signs<M: Memory> {
     pub(super) vitals: LaneVitals<M>,
 }
 
+impl<M: DeviceMemory> Signs<M> {
+    /// The lane waits no more: its recorders have all been told. A wait of the next one has ended that of the one before.
+    #[inline]
+    pub(super) fn leave<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
+        if self.vitals.is_parked() {
+            self.resume(cx);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn resume<P: Platform<Memory = M>>(&mut self, cx: &Context<P>) {
+        self.vitals.resume(cx.now_cycles());
+    }
+}
+
 /// The surroundings of a lane that waits.
 pub(super) struct Parking<'a, P: Platform> {
     cx: &'a Context<P>,
@@ -43,14 +59,6 @@ impl<'a, P: Platform> Parking<'a, P> {
         signs: &'a mut Signs<P::Memory>,
     ) -> Self {
         Self { cx, lane, subsystem, gate: Gate::Ready, signs }
-    }
-
-    /// The lane waits no more.
-    #[inline]
-    pub(super) fn leave(self) {
-        if self.signs.vitals.is_parked() {
-            self.signs.vitals.resume(self.cx.now_cycles());
-        }
     }
 
     /// The device that it is on.

@@ -246,7 +246,7 @@ fn tell_cores<M: CopyMemory>(
 }
 
 /// Words of the region's header that only this subsystem has.
-struct Header<'a, P> {
+struct Header<'a, P: Platform> {
     cx: &'a Context<P>,
     region: DevAddr,
     words: HeaderWords,

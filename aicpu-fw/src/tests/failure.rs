@@ -1,10 +1,12 @@
 //! What a wrong descriptor or program does: wrong bytes or an error record, never more.
 
+use std::vec;
 use std::vec::Vec;
 
 use proptest::prelude::*;
 use sluice_core::dma::{CopySpec, RingSize, Swap};
-use sluice_core::exec::{ErrorClass, Instruction};
+use sluice_core::exec::vitals::{DevicePhase, ProcessorState, StatusReader, TEXT_BYTES};
+use sluice_core::exec::{ErrorClass, Instruction, status_block};
 use sluice_core::mem::{CopyMemory, DevAddr, Memory as _, Word};
 use sluice_core::mmio::{ControlWord, Engine, Half, QueueId, QueueRegister};
 
@@ -175,6 +177,32 @@ fn blocks_that_no_queue_can_run_are_refused() {
         let never_set_up = host.program(&[block(7, 1, &[], None)]);
         execute(bench, &mut host, &[], [NONE, NONE, NONE, NONE, never_set_up]);
         assert_eq!(errors(&mut host), [(4, 7, ErrorClass::DMA_ABORT)]);
+    });
+}
+
+#[test]
+fn a_processor_says_what_failed_last_and_how_far_the_device_is() {
+    with_bench(1, NO_DELAY, |bench| {
+        let mut host = bench.host(0);
+        let reader = StatusReader::new(bench.memory.clone(), status_block(BOOT));
+        let mut text = [0; TEXT_BYTES];
+        assert_eq!(reader.head().unwrap().lanes, 1);
+        assert_eq!(reader.phase(), Ok(DevicePhase::READY));
+        let before = reader.processor(0, &mut text).unwrap();
+        assert_eq!((before.state, before.last_error), (ProcessorState::RUNNING, None));
+        // An item that waits for what nobody signals keeps the execution under way.
+        let endless = host.program(&[block(0, 0, &[(3, 1)], None)]);
+        let wrong = host.program(&[block(QueueId::EXEC.get(), 1, &[], None)]);
+        for (base, phase, errors) in [(wrong, DevicePhase::READY, 1), (endless, DevicePhase::EXECUTING, 1)] {
+            let trigger = host.trigger([base, NONE, NONE, NONE, NONE], false);
+            host.post(&trigger);
+            host.kick();
+            bench.settle();
+            assert_eq!(reader.phase(), Ok(phase));
+            let after = reader.processor(0, &mut text).unwrap();
+            assert_eq!((after.errors, after.last_error), (errors, Some(ErrorClass::BAD_INSTRUCTION)));
+            assert_ne!(after.beat, before.beat);
+        }
     });
 }
 

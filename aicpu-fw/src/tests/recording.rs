@@ -3,8 +3,9 @@
 use core::mem::offset_of;
 use std::vec::Vec;
 
+use sluice_core::exec::vitals::{GateAt, LaneState, StatusReader};
 use sluice_core::exec::{
-    CoreIndex, HostBoot, Instruction, LaneIndex, Recorders, SideTables, Workload, WorkloadKinds,
+    CoreIndex, HostBoot, Instruction, LaneIndex, Recorders, SideTables, Workload, WorkloadKinds, status_block,
 };
 use sluice_core::layout::device_phase::{self, BufferHeader, DevicePhase, NEVER, PHASES, PhaseRecord};
 use sluice_core::layout::extension::{
@@ -23,7 +24,7 @@ use sluice_core::mmio::Engine;
 use sluice_core::producer::{DropCause, ReadyEntry};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::bench::{Bench, Memory, NO_DELAY, NONE, assert_done, block, with_bench};
+use super::bench::{BOOT, Bench, Memory, NO_DELAY, NONE, assert_done, block, with_bench};
 use crate::test_host::TestHost;
 use crate::{Activity, AgentDelays};
 
@@ -328,6 +329,12 @@ fn a_lane_that_nobody_serves_waits_once_and_counts_what_it_loses() {
         bench.settle();
         assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (24, 22));
         assert_eq!(session.published().len(), 2);
+        // The status block counts on over attachments, and needs no session.
+        let lane = StatusReader::new(bench.memory.clone(), status_block(BOOT)).lane(0).unwrap();
+        assert_eq!((lane.state, lane.stalls), (LaneState::RUNNING, 1));
+        assert_eq!(lane.dropped, session.lane_word(0, offset_of!(LaneStatus, dropped_records)));
+        assert!(lane.dropped >= 22 + 11, "{lane:?}");
+        assert!((DEADLINE_CYCLES..2 * DEADLINE_CYCLES).contains(&lane.stalled_cycles), "{lane:?}");
     });
 }
 
@@ -346,6 +353,10 @@ fn a_lane_at_a_shut_gate_goes_on_when_it_opens() {
         assert!(bench.machine.host_wakes.get() > 0);
         assert_eq!(session.counts(PoolKind::AICPU_TASK, 6), (2, 0));
         assert!(session.lane_word(0, offset_of!(LaneStatus, parks)) > 0);
+        let lane = StatusReader::new(bench.memory.clone(), status_block(BOOT)).lane(0).unwrap();
+        assert_eq!((lane.state, lane.stalls, lane.gate), (LaneState::RUNNING, 1, GateAt::FREE));
+        assert_eq!(lane.subsystem.subsystem(), Some(ID));
+        assert!(lane.since_cycles < lane.seen_cycles && lane.stalled_cycles > 0, "{lane:?}");
         assert!(session.lane_word(0, offset_of!(LaneStatus, waited_fq_cycles)) > 0);
         assert_eq!(session.lane_word(0, offset_of!(LaneStatus, waits_logged)), 1);
     });

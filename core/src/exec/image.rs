@@ -227,9 +227,12 @@ pub struct ImageRoom {
     pub end: DevAddr,
 }
 
-/// On [`BoardId::VIRT`] images lie behind the device tree. The boot stub lies where their memory ends.
+/// On [`BoardId::VIRT`] images lie behind the device tree and before the stacks.
 pub const VIRT_ROOM: ImageRoom =
-    ImageRoom { board: BoardId::VIRT, begin: DevAddr(0x4008_0000), end: DevAddr(0x41F0_0000) };
+    ImageRoom { board: BoardId::VIRT, begin: DevAddr(0x4008_0000), end: DevAddr(0x40E0_0000) };
+
+/// Where the boot stub of [`BoardId::VIRT`] lies, and begins.
+pub const VIRT_STUB: DevAddr = DevAddr(0x41F0_0000);
 
 impl ImageHeader {
     /// The layout hashes of this build.

@@ -8,7 +8,6 @@
 //!   0x0C0  to_host: heard                             host
 //!   0x100  clock: asked                               host
 //!   0x140  clock: answered, cycles                    device
-//!   0x180  fault: bytes, text                         device
 //! ```
 //!
 //! | word | writer → reader | order | what it publishes |
@@ -18,7 +17,6 @@
 //! | `rung` | ringer → listener | added to → acquire | all that the ringer stored before |
 //! | `heard` | listener → ringer | full barrier on both sides | a signal for that many rings need not be sent again |
 //! | `asked`, `answered` | host → device → host | release → acquire | the device's counter was read in between |
-//! | `fault_bytes` | device → host | release → acquire | why a processor has stopped, in words |
 //!
 //! A bell turns rings into signals of the machine, such as a byte on a line, and sends one only if none is on its way: a
 //! listener that reads no signals for long costs nobody anything.
@@ -39,7 +37,7 @@ use super::DeviceRange;
 use crate::mem::{CopyMemory, DevAddr, DeviceMemory, Fault, Memory, Own, OwnCount, Peer, Word, barrier};
 
 /// Bytes of the block.
-pub const LINK_BYTES: u64 = 0x400;
+pub const LINK_BYTES: u64 = 0x180;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SLK1");
 const TO_DEVICE: Bell = Bell { rung: 0x40, heard: 0x80 };
@@ -48,9 +46,6 @@ const TO_HOST: Bell = Bell { rung: 0x88, heard: 0xC0 };
 const ASKED: u64 = 0x100;
 const ANSWERED: u64 = 0x140;
 const CYCLES: u64 = 0x148;
-const FAULT_BYTES: u64 = 0x180;
-const FAULT_TEXT: u64 = 0x184;
-const FAULT_ROOM: usize = (LINK_BYTES - FAULT_TEXT) as usize;
 
 struct Bell {
     rung: u64,
@@ -264,16 +259,6 @@ impl<M: DeviceMemory> DeviceLink<M> {
         }
         has_news
     }
-
-    /// Leaves word of why a processor stops; what does not fit is cut off.
-    ///
-    /// # Errors
-    /// [`Fault`] when memory cannot be reached.
-    pub fn note_fault(&self, text: &str) -> Result<(), Fault> {
-        let bytes = text.as_bytes().get(..FAULT_ROOM).unwrap_or(text.as_bytes());
-        self.memory.write_bytes(self.link.offset(FAULT_TEXT), bytes)?;
-        self.memory.publish(self.link.offset(FAULT_BYTES), bytes.len() as u32)
-    }
 }
 
 /// What a host sees of the firmware.
@@ -323,25 +308,6 @@ impl<M: CopyMemory> HostLink<M> {
         let mut cycles = [0; 8];
         self.memory.read_bytes(self.link.offset(CYCLES), &mut cycles)?;
         Ok(Some(u64::from_le_bytes(cycles)))
-    }
-
-    /// Why a processor of the device has stopped, if one has; `into` takes its words.
-    ///
-    /// # Errors
-    /// [`Fault`] when memory cannot be reached.
-    pub fn fault<'a>(&self, into: &'a mut [u8; FAULT_ROOM]) -> Result<Option<&'a [u8]>, Fault> {
-        let bytes = self.memory.word(self.link.offset(FAULT_BYTES))?.try_load()? as usize;
-        if bytes == 0 {
-            return Ok(None);
-        }
-        let text = &mut into[..bytes.min(FAULT_ROOM)];
-        self.memory.read_bytes(self.link.offset(FAULT_TEXT), text)?;
-        Ok(Some(text))
-    }
-
-    /// Room for [`fault`](HostLink::fault).
-    pub const fn fault_room() -> [u8; FAULT_ROOM] {
-        [0; FAULT_ROOM]
     }
 }
 
@@ -393,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_ready_and_fault_reach_the_host() {
+    fn clock_and_ready_reach_the_host() {
         with_memory(|memory| {
             let device = DeviceLink::attach(&memory, LINK).unwrap();
             let host = HostLink::attach(&memory, LINK).unwrap();
@@ -405,13 +371,6 @@ mod tests {
             assert_eq!(host.clock_answer(), Ok(None));
             assert!(device.answer_clock(|| 7 << 32 | 5));
             assert_eq!(host.clock_answer(), Ok(Some(7 << 32 | 5)));
-            let mut room = HostLink::<Mapped<Slab<crate::mem::Lent<'_>>>>::fault_room();
-            assert_eq!(host.fault(&mut room), Ok(None));
-            device.note_fault("data abort").expect("mapped");
-            assert_eq!(host.fault(&mut room), Ok(Some(&b"data abort"[..])));
-            let long = core::str::from_utf8(&[b'x'; 2000]).unwrap();
-            device.note_fault(long).expect("mapped");
-            assert_eq!(host.fault(&mut room).unwrap().map(<[u8]>::len), Some(FAULT_ROOM));
         });
     }
 }

@@ -2,6 +2,7 @@
 //! that another process maps too.
 #![allow(unsafe_code, reason = "maps and unmaps the memory that stands for the device's")]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -65,11 +66,15 @@ pub(super) fn map_file(base: DevAddr, bytes: u64, file: &File) -> io::Result<Map
     map_from(base, bytes, Some(file))
 }
 
+/// Name of a [`memory_file`], as the system shows it.
+pub(super) const MEMORY_FILE: &str = "sluice";
+
 /// A file of `bytes` bytes in memory, whose size is fixed from then on. It goes with its last user.
 pub(super) fn memory_file(bytes: u64) -> io::Result<File> {
-    // SAFETY: a call that reads a name and makes a descriptor.
+    let name = CString::new(MEMORY_FILE)?;
+    // SAFETY: a call that reads a name, which lives on, and makes a descriptor.
     let descriptor =
-        unsafe { libc::memfd_create(c"sluice".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }

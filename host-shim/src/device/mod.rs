@@ -26,6 +26,7 @@ mod progress;
 pub mod qemu;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod status;
 pub mod unmapped;
 
 use std::time::Duration;
@@ -101,6 +102,11 @@ pub trait Device: Clock + Send + Sync + 'static {
     /// Wakes every lane, asleep or parked at a gate. Call it after a store that lanes wait for: a gate flag, a free queue,
     /// a generation of the boot block.
     fn wake_lanes(&self);
+
+    /// What became of it, if it is known not to run any more: whoever waits for it waits in vain.
+    fn fate(&self) -> Option<String> {
+        None
+    }
 
     /// Progress so far: a free-running count that the device raises after it wrote a notification, finished an execution,
     /// published a full buffer or raised contention.

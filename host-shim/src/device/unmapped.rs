@@ -129,6 +129,10 @@ impl<D: Device, R: Ranges> Device for Unmapped<D, R> {
         self.device.wake_lanes();
     }
 
+    fn fate(&self) -> Option<String> {
+        self.device.fate()
+    }
+
     fn progress(&self) -> u32 {
         self.device.progress()
     }

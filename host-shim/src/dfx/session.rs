@@ -326,7 +326,7 @@ impl<D: Device> Session<D> {
 
     /// Waits until the word at `offset` of what each lane says of itself is `as_wanted`. Returns of how many lanes of each
     /// subsystem it is not by `limit`. A device that refused the extension block has attached no recorder, so nothing is
-    /// waited for.
+    /// waited for, and one that has gone says nothing any more.
     fn wait_lanes(
         &self,
         limit: Instant,
@@ -360,7 +360,11 @@ impl<D: Device> Session<D> {
             if missing.iter().all(|&lanes| lanes == 0) || Instant::now() >= limit {
                 return Ok(missing);
             }
-            self.device.wait_progress(seen, Duration::from_millis(1));
+            if self.device.wait_progress(seen, Duration::from_millis(1)) == seen
+                && self.device.fate().is_some()
+            {
+                return Ok(missing);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sluice_core::layout::SubsystemId;
 use sluice_core::producer::{Control, RecordWindow};
 
+pub use crate::device::status::DeviceStatus;
 pub use summary::Page;
 
 /// The whole report.
@@ -73,6 +74,9 @@ pub struct Report {
     /// Phases of the device by name, those that occurred: the longest over all lanes, nanoseconds.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub phases_ns: BTreeMap<String, u64>,
+    /// What the device last said of itself; absent if it said nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<DeviceStatus>,
     /// What this run has written into its folder.
     pub artefacts: Artefacts,
 }

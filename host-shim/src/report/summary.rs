@@ -36,6 +36,7 @@ impl fmt::Display for Page<'_> {
         self.model(f)?;
         self.verification(f)?;
         self.records(f)?;
+        self.status(f)?;
         if let Some(folder) = self.folder {
             let Artefacts { trace, capture } = &report.artefacts;
             if let Some(trace) = trace {
@@ -294,6 +295,22 @@ impl Page<'_> {
             )?;
         }
         Ok(())
+    }
+
+    fn status(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(status) = &self.report.status else { return Ok(()) };
+        for (number, lane) in status.lanes.iter().enumerate() {
+            let label = if number == 0 { "lanes" } else { "" };
+            line(f, label, format_args!("{number}: {lane}"))?;
+        }
+        let stacks = status.processors.iter().filter_map(|processor| processor.stack);
+        if let Some(deepest) = stacks.max_by_key(|stack| stack.used_bytes) {
+            let (used, bytes) = (Bytes(deepest.used_bytes), Bytes(deepest.bytes));
+            line(f, "stacks", format_args!("at most {used} of {bytes} used on one processor"))?;
+        }
+        status
+            .faults()
+            .try_for_each(|(number, fault)| line(f, "fault", format_args!("processor {number}: {fault}")))
     }
 
     fn verdict(&self) -> String {

@@ -29,6 +29,7 @@ pub(super) fn all() -> anyhow::Result<Outcome> {
     let mut command = workspace::cargo();
     command.args(["test", "--package", "sluice-host", "--features", "board-tests"]);
     command.args(["--test", "board", "--test", "load"]);
+    command.env("SLUICE_OVERFLOW_IMAGE", image::build_as(&image::VIRT_OVERFLOW, "sluice-virt-overflow")?);
     let firmware = image::build(&image::VIRT)?;
     command.env("SLUICE_VIRT_LOADABLE", pack::pack_file(&firmware, BoardId::VIRT)?);
     command.env("SLUICE_VIRT_STUB", image::build(&image::VIRT_STUB)?).env("SLUICE_VIRT_IMAGE", firmware);

@@ -24,9 +24,10 @@ mod shared;
 use core::arch::asm;
 use core::panic::PanicInfo;
 
-use aarch64_rt::{ExceptionHandlers, RegisterStateRef, entry, exception_handlers};
+use aarch64_rt::{
+    ExceptionHandlers, InitialPagetable, RegisterStateRef, entry, exception_handlers, initial_pagetable,
+};
 use sluice_core::exec::image::{BadImage, IMAGE_HEADER_BYTES, ImageHeader, VIRT_ROOM};
-use sluice_core::exec::link::DeviceLink;
 use sluice_core::exec::loader::{Staged, StubLoader};
 use sluice_core::mem::{CopyMemory, DevAddr, Fault};
 
@@ -35,6 +36,20 @@ use shared::{LINK, MAPPED_END, Shared, share_up_to, shared};
 const LOOKS_PER_SECOND: u64 = 2000;
 
 entry!(main, 8);
+
+initial_pagetable!({
+    /// Valid, a block, accessed; memory outer and inner write-back, inner shareable.
+    const MEMORY: usize = 0b1 | 1 << 2 | 0b11 << 8 | 1 << 10;
+    /// Valid, a block, accessed, never executed.
+    const DEVICE: usize = 0b1 | 1 << 10 | 1 << 54;
+    const GIB: usize = 1 << 30;
+    let mut map = [0; 512];
+    map[0] = DEVICE;
+    map[1] = MEMORY | GIB;
+    map[2] = MEMORY | (2 * GIB);
+    map[3] = MEMORY | (3 * GIB);
+    InitialPagetable(map)
+});
 
 fn main(_: u64, _: u64, _: u64, _: u64) -> ! {
     gic::start();
@@ -116,9 +131,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 
 /// Leaves `reason` for the host.
 fn stand_still(reason: &str) -> ! {
-    if let Ok(link) = DeviceLink::attach(&shared(), LINK) {
-        let _ = link.note_fault(reason);
-    }
+    shared::leave_reason(0, reason);
     loop {
         cpu::sleep();
     }

@@ -63,7 +63,8 @@ pub(crate) fn fault_registers() -> [u64; 2] {
 /// until now may be written over.
 pub(crate) unsafe fn go_on_at(entry: u64) -> ! {
     // SAFETY: the caller's. Instructions written before are seen: the instruction cache is emptied after the stores are done.
+    // They find the stack pointer selected as a processor that starts does.
     unsafe {
-        asm!("dsb sy", "ic iallu", "dsb sy", "isb", "mov x0, xzr", "br {}", in(reg) entry, options(noreturn, nostack));
+        asm!("msr spsel, #1", "dsb sy", "ic iallu", "dsb sy", "isb", "mov x0, xzr", "br {}", in(reg) entry, options(noreturn, nostack));
     }
 }

@@ -3,19 +3,19 @@
 
 use aarch64_rt::{Stack, start_core};
 use sluice_aicpu_fw::Place;
-use sluice_core::exec::image::VIRT_ROOM;
+use sluice_core::exec::BootShape;
+use sluice_core::exec::image::VIRT_STUB;
 use sluice_core::exec::link::{DeviceLink, LinkPlace, Listener, Ringer};
 use sluice_core::exec::loader::Recall;
-use sluice_core::exec::{BOOT_BYTES, BootShape};
 use smccc::psci::{AffinityState, LowestAffinityLevel};
 use smccc::{Hvc, psci};
 use spin::Once;
 
-use super::shared::{LINK, MAPPED_END, Shared, share_up_to, shared};
-use super::{STACK_PAGES, cpu, gic, uart};
+use super::shared::{LINK, Shared, end_of, leave_reason, share_up_to, shared};
+use super::{START_PAGES, cpu, gic, run, stack, uart};
 
 /// Most processors that firmware runs on.
-const MOST: usize = 8;
+pub(crate) const MOST: usize = 8;
 
 /// Naps while the other processors switch off, or while nobody wants the board back.
 const NAPS_PER_SECOND: u64 = 1000;
@@ -33,9 +33,9 @@ pub(crate) struct Machine {
 
 static MACHINE: Once<Machine> = Once::new();
 
-/// Stacks of all processors but the first.
+/// What all processors but the first start on.
 #[unsafe(link_section = ".stack.processors")]
-static mut STACKS: [Stack<STACK_PAGES>; MOST - 1] = [const { Stack::new() }; MOST - 1];
+static mut STACKS: [Stack<START_PAGES>; MOST - 1] = [const { Stack::new() }; MOST - 1];
 
 impl Machine {
     /// Finds out what the host has laid out. Called once, by the first processor.
@@ -47,8 +47,9 @@ impl Machine {
             let Ok(Some(place)) = LinkPlace::read(&memory, LINK) else {
                 panic!("no host has laid out the memory")
             };
-            let end = place.boot.0.checked_add(BOOT_BYTES).filter(|&end| end <= MAPPED_END);
-            let Some(end) = end else { panic!("shared memory ends at or behind {:#x}", place.boot.0) };
+            let Some(end) = end_of(&place) else {
+                panic!("shared memory ends at or behind {:#x}", place.boot.0)
+            };
             share_up_to(end);
             let shape = match BootShape::read(&memory, place.boot) {
                 Ok(shape) => shape,
@@ -94,12 +95,14 @@ impl Machine {
         Place { ram: self.place.ram, registers: self.place.registers, boot: self.place.boot }
     }
 
-    /// Has processor `id`, not the first, run `run`. Once for each.
-    pub(crate) fn start_processor(&self, id: u32, run: fn(u32) -> !) {
-        let stack = (&raw mut STACKS).cast::<Stack<STACK_PAGES>>().wrapping_add(id as usize - 1);
+    /// Has processor `id`, not the first, run its services. Once for each.
+    pub(crate) fn start_processor(&self, id: u32) {
+        let start = (&raw mut STACKS).cast::<Stack<START_PAGES>>().wrapping_add(id as usize - 1);
         // SAFETY: each processor but the first has a stack of its own in memory that the page table maps alike for all, and
         // nothing else touches it.
-        let started = unsafe { start_core::<Hvc, _, STACK_PAGES>(u64::from(id), stack, move || run(id)) };
+        let started = unsafe {
+            start_core::<Hvc, _, START_PAGES>(u64::from(id), start, move || stack::run_on(id, run))
+        };
         if let Err(error) = started {
             panic!("processor {id} does not start: {error}");
         }
@@ -132,7 +135,7 @@ impl Machine {
         }
         // SAFETY: the stub lies there, which begins as after a reset. No other processor runs, and this function's own
         // processor uses nothing of this image from here on.
-        unsafe { cpu::go_on_at(VIRT_ROOM.end.0) }
+        unsafe { cpu::go_on_at(VIRT_STUB.0) }
     }
 
     /// Tells the host to look.
@@ -145,10 +148,7 @@ impl Machine {
 
 /// Leaves `reason` for the host and stops the calling processor.
 pub(crate) fn stand_still(reason: &str) -> ! {
-    // Without a machine there is no place that the host would look at but this.
-    if let Ok(link) = DeviceLink::attach(&shared(), LINK) {
-        let _ = link.note_fault(reason);
-    }
+    leave_reason(cpu::number(), reason);
     let Some(machine) = MACHINE.get() else {
         loop {
             cpu::sleep();

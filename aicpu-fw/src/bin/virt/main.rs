@@ -6,8 +6,8 @@
 //!   doorbell (UART) ─► processor 0 ─► software interrupts ─► all others
 //! ```
 //!
-//! A processor that panics leaves its reason in the link block, rings the host, and stands still. When the host wants the board
-//! back, all processors but the first switch themselves off, and that goes on in the boot stub.
+//! A processor that panics or faults leaves its reason in the status block, rings the host, and stands still. When the host
+//! wants the board back, all processors but the first switch themselves off, and that goes on in the boot stub.
 #![no_std]
 #![no_main]
 
@@ -16,6 +16,7 @@ mod gic;
 mod machine;
 mod processor;
 mod shared;
+mod stack;
 mod uart;
 
 use core::fmt::Write;
@@ -28,8 +29,8 @@ use sluice_core::mmio::Engine;
 use machine::Machine;
 use processor::Processor;
 
-/// Pages of a processor's stack.
-const STACK_PAGES: usize = 640;
+/// Pages of the stack that a processor starts on, and takes exceptions on.
+const START_PAGES: usize = 4;
 
 /// Most TPBs of the device.
 const TPBS: usize = 4;
@@ -40,18 +41,23 @@ const CORES: usize = TPBS * Engine::COUNT;
 /// What all processors find out together.
 static STARTUP: Startup = Startup::new();
 
-entry!(main, STACK_PAGES);
+entry!(main, START_PAGES);
 
 fn main(_: u64, _: u64, _: u64, _: u64) -> ! {
     let machine = Machine::start();
     for id in 1..machine.processors() {
-        machine.start_processor(id, run);
+        machine.start_processor(id);
     }
-    run(0)
+    stack::run_on(0, run)
 }
 
 /// Runs the services of processor `id` until the host wants the board back.
-fn run(id: u32) -> ! {
+extern "C" fn run(id: u64) -> ! {
+    let id = id as u32;
+    #[cfg(feature = "virt-overflow")]
+    if id == 2 {
+        core::hint::black_box(stack::overflow(0));
+    }
     let machine = Machine::get();
     let processor = Processor::start(machine, id);
     if id < machine.lanes() { serve::<1, TPBS, CORES>(processor) } else { serve::<0, 0, CORES>(processor) }
@@ -75,6 +81,9 @@ struct Exceptions;
 impl ExceptionHandlers for Exceptions {
     extern "C" fn sync_current(state: RegisterStateRef) {
         let [syndrome, address] = cpu::fault_registers();
+        if let Some(processor) = stack::overflowed_at(address) {
+            panic!("stack of processor {processor} overflowed at instruction {:#x}", state.elr);
+        }
         panic!("fault {syndrome:#x} at instruction {:#x}, address {address:#x}", state.elr);
     }
 }

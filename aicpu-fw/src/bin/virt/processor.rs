@@ -14,11 +14,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_aicpu_fw::{Place, Platform};
 use sluice_core::exec::LaneIndex;
+use sluice_core::exec::vitals::StackUse;
 use sluice_core::gate::Gate;
 use sluice_core::mem::Clock;
 
 use super::machine::Machine;
 use super::shared::Shared;
+use super::stack::Stack;
 use super::{cpu, gic, uart};
 
 /// Longest sleep: a tenth of a millisecond.
@@ -31,13 +33,14 @@ static PENDING: [AtomicBool; 8] = [const { AtomicBool::new(false) }; 8];
 pub(crate) struct Processor {
     machine: &'static Machine,
     id: u32,
+    stack: Stack,
 }
 
 impl Processor {
     /// Processor `id`, which calls.
     pub(crate) fn start(machine: &'static Machine, id: u32) -> Self {
         gic::start_processor();
-        Self { machine, id }
+        Self { machine, id, stack: Stack::of(id) }
     }
 
     fn take_wake_up(&self) -> bool {
@@ -114,4 +117,8 @@ impl Platform for Processor {
     }
 
     fn note_parked(&self, _lane: LaneIndex, _gate: Gate) {}
+
+    fn stack(&self) -> Option<StackUse> {
+        Some(self.stack.look())
+    }
 }

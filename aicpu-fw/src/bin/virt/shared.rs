@@ -4,9 +4,10 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use aarch64_rt::{InitialPagetable, initial_pagetable};
-use sluice_core::exec::link::LINK_BYTES;
+use sluice_core::exec::link::{LINK_BYTES, LinkPlace};
 use sluice_core::exec::loader::{LOADER_BYTES, LOADER_OFFSET};
+use sluice_core::exec::vitals::ProcessorVitals;
+use sluice_core::exec::{BOOT_BYTES, status_block};
 use sluice_core::mem::{Backing, DevAddr, Volatile};
 
 /// Device addresses are addresses of the board. Whatever the page table maps belongs to the shared memory from here on.
@@ -18,20 +19,6 @@ pub(crate) const MAPPED_END: u64 = 4 << 30;
 static SHARED_END: AtomicU64 = AtomicU64::new(LINK.0 + LOADER_OFFSET + LOADER_BYTES);
 
 const _: () = assert!(LINK_BYTES <= LOADER_OFFSET, "the blocks lie behind each other");
-
-initial_pagetable!({
-    /// Valid, a block, accessed; memory outer and inner write-back, inner shareable.
-    const MEMORY: usize = 0b1 | 1 << 2 | 0b11 << 8 | 1 << 10;
-    /// Valid, a block, accessed, never executed.
-    const DEVICE: usize = 0b1 | 1 << 10 | 1 << 54;
-    const GIB: usize = 1 << 30;
-    let mut map = [0; 512];
-    map[0] = DEVICE;
-    map[1] = MEMORY | GIB;
-    map[2] = MEMORY | (2 * GIB);
-    map[3] = MEMORY | (3 * GIB);
-    InitialPagetable(map)
-});
 
 /// The shared memory, mapped one to one for as long as the board runs.
 #[derive(Clone, Copy, Debug)]
@@ -64,4 +51,21 @@ pub(crate) fn shared() -> Shared {
 /// Has the shared memory end at `end`, but no later than what is mapped.
 pub(crate) fn share_up_to(end: u64) {
     SHARED_END.store(end.min(MAPPED_END), Ordering::Relaxed);
+}
+
+/// The end of the boot block, if the page table maps that much.
+pub(crate) fn end_of(place: &LinkPlace) -> Option<u64> {
+    place.boot.0.checked_add(BOOT_BYTES).filter(|&end| end <= MAPPED_END)
+}
+
+/// Leaves word of why `processor` has stopped, from the link block on: nothing else may be known yet. Where the host has laid
+/// out none there is nobody to tell.
+pub(crate) fn leave_reason(processor: u32, reason: &str) {
+    if let Ok(Some(place)) = LinkPlace::read(&shared(), LINK)
+        && let Some(end) = end_of(&place)
+    {
+        share_up_to(end);
+        // Nobody is left to hear that it fails.
+        let _ = ProcessorVitals::fault(&shared(), status_block(place.boot), processor, reason);
+    }
 }

@@ -236,7 +236,7 @@ mod tests {
         with_memory(|memory| {
             let reader = StatusReader::new(memory.clone(), BLOCK);
             assert_eq!(reader.head(), Err(StatusError::Absent { found: 0 }));
-            let mut device = DeviceVitals::begin(&memory, BLOCK, &HEAD).unwrap();
+            let device = DeviceVitals::begin(&memory, BLOCK, &HEAD).unwrap();
             assert_eq!(reader.head(), Ok(HEAD));
             assert_eq!(reader.phase(), Ok(DevicePhase::STARTING));
             device.show(DevicePhase::EXECUTING);

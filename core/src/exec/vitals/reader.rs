@@ -1,11 +1,12 @@
 //! Whoever looks at the status block: nothing in it is believed that does not fit.
 
 use super::{
-    BUILD_BYTES, DevicePhase, GateAt, HEAD_BUILD, HEAD_HZ, HEAD_LANES, HEAD_PROCESSORS, HEAD_VERSION, LANE_DROPPED,
-    LANE_GATE, LANE_PROCESSOR, LANE_SEEN, LANE_SINCE, LANE_STALLED, LANE_STALLS, LANE_STATE, LANE_SUBSYSTEM,
-    LaneState, MAGIC, PHASE, PROCESSOR_BEAT, PROCESSOR_ERROR, PROCESSOR_ERRORS, PROCESSOR_STACK,
-    PROCESSOR_STACK_USED, PROCESSOR_STATE, PROCESSOR_TEXT, PROCESSOR_TEXT_BYTES, ProcessorState, STATUS_LANES,
-    STATUS_PROCESSORS, StackUse, StatusHead, SubsystemAt, TEXT_BYTES, VERSION, lane_at, processor_at,
+    BUILD_BYTES, DevicePhase, GateAt, HEAD_BUILD, HEAD_HZ, HEAD_LANES, HEAD_PROCESSORS, HEAD_VERSION,
+    LANE_DROPPED, LANE_GATE, LANE_PROCESSOR, LANE_SEEN, LANE_SINCE, LANE_STALLED, LANE_STALLS, LANE_STATE,
+    LANE_SUBSYSTEM, LaneState, MAGIC, PHASE, PROCESSOR_BEAT, PROCESSOR_ERROR, PROCESSOR_ERRORS,
+    PROCESSOR_STACK, PROCESSOR_STACK_USED, PROCESSOR_STATE, PROCESSOR_TEXT, PROCESSOR_TEXT_BYTES,
+    ProcessorState, STATUS_LANES, STATUS_PROCESSORS, StackUse, StatusHead, SubsystemAt, TEXT_BYTES, VERSION,
+    lane_at, processor_at,
 };
 use crate::exec::ErrorClass;
 use crate::mem::{CopyMemory, DevAddr, Fault, LongPeer, Word};
@@ -48,7 +49,10 @@ impl core::fmt::Display for StatusError {
         match *self {
             Self::Fault(fault) => write!(f, "status block: {fault}"),
             Self::Absent { found } => {
-                write!(f, "status block starts with {found:#010x}, expected {MAGIC:#010x}: no firmware has started")
+                write!(
+                    f,
+                    "status block starts with {found:#010x}, expected {MAGIC:#010x}: no firmware has started"
+                )
             }
             Self::Version { found } => write!(f, "status block has version {found}, expected {VERSION}"),
             Self::Shape { lanes, processors } => write!(
@@ -207,10 +211,7 @@ impl<M: CopyMemory> StatusReader<M> {
         Ok(ProcessorReading {
             state,
             beat: word(PROCESSOR_BEAT)?,
-            stack: StackUse {
-                bytes: word(PROCESSOR_STACK)?,
-                used_bytes: word(PROCESSOR_STACK_USED)?,
-            },
+            stack: StackUse { bytes: word(PROCESSOR_STACK)?, used_bytes: word(PROCESSOR_STACK_USED)? },
             errors,
             last_error: last_error.filter(|_| errors > 0),
             text_bytes,

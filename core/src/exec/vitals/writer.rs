@@ -1,11 +1,13 @@
 //! The firmware's side of the status block: what each part says of itself, on lines of its own.
 
+use core::cell::Cell;
+
 use super::{
-    DevicePhase, GateAt, HEAD_BUILD, HEAD_HZ, HEAD_LANES, HEAD_PROCESSORS, HEAD_VERSION, LANE_BYTES, LANE_DROPPED,
-    LANE_GATE, LANE_PROCESSOR, LANE_SEEN, LANE_SINCE, LANE_STALLED, LANE_STALLS, LANE_STATE, LANE_SUBSYSTEM,
-    LaneState, MAGIC, PHASE, PROCESSOR_BEAT, PROCESSOR_ERROR, PROCESSOR_ERRORS, PROCESSOR_STACK,
-    PROCESSOR_STACK_USED, PROCESSOR_STATE, PROCESSOR_TEXT, PROCESSOR_TEXT_BYTES, ProcessorState, STATUS_LANES,
-    StackUse, StatusHead, SubsystemAt, TEXT_BYTES, VERSION, entry, lane_at,
+    DevicePhase, GateAt, HEAD_BUILD, HEAD_HZ, HEAD_LANES, HEAD_PROCESSORS, HEAD_VERSION, LANE_BYTES,
+    LANE_DROPPED, LANE_GATE, LANE_PROCESSOR, LANE_SEEN, LANE_SINCE, LANE_STALLED, LANE_STALLS, LANE_STATE,
+    LANE_SUBSYSTEM, LaneState, MAGIC, PHASE, PROCESSOR_BEAT, PROCESSOR_ERROR, PROCESSOR_ERRORS,
+    PROCESSOR_STACK, PROCESSOR_STACK_USED, PROCESSOR_STATE, PROCESSOR_TEXT, PROCESSOR_TEXT_BYTES,
+    ProcessorState, STATUS_LANES, StackUse, StatusHead, SubsystemAt, TEXT_BYTES, VERSION, entry, lane_at,
 };
 use crate::exec::ErrorClass;
 use crate::gate::Gate;
@@ -15,7 +17,7 @@ use crate::mem::{CopyMemory, DevAddr, Fault, Memory, Own, OwnCount};
 /// The device's own line, as processor 0 writes it.
 pub struct DeviceVitals<M: Memory> {
     phase: Own<M::Word>,
-    shown: DevicePhase,
+    shown: Cell<DevicePhase>,
 }
 
 impl<M: CopyMemory> DeviceVitals<M> {
@@ -32,7 +34,7 @@ impl<M: CopyMemory> DeviceVitals<M> {
         own(HEAD_PROCESSORS)?.set(head.processors);
         OwnCount::at(memory, block.offset(HEAD_HZ))?.set(head.frequency_hz);
         memory.write_bytes(block.offset(HEAD_BUILD), &head.build)?;
-        let mut vitals = Self { phase: own(PHASE)?, shown: DevicePhase::ABSENT };
+        let vitals = Self { phase: own(PHASE)?, shown: Cell::new(DevicePhase::ABSENT) };
         vitals.show(DevicePhase::STARTING);
         magic.publish(MAGIC);
         Ok(vitals)
@@ -40,9 +42,8 @@ impl<M: CopyMemory> DeviceVitals<M> {
 
     /// Says how far the device is, if that has changed.
     #[inline]
-    pub fn show(&mut self, phase: DevicePhase) {
-        if self.shown != phase {
-            self.shown = phase;
+    pub fn show(&self, phase: DevicePhase) {
+        if self.shown.replace(phase) != phase {
             self.phase.publish(phase.0);
         }
     }
@@ -133,8 +134,7 @@ impl<M: Memory> LaneVitals<M> {
     #[cold]
     pub fn resume(&mut self, now_cycles: u64) {
         if let Some(since_cycles) = self.parked_cycles.take() {
-            self.stalled_cycles =
-                self.stalled_cycles.wrapping_add(now_cycles.saturating_sub(since_cycles));
+            self.stalled_cycles = self.stalled_cycles.wrapping_add(now_cycles.saturating_sub(since_cycles));
             self.stalled.set(self.stalled_cycles);
             self.run();
         }
@@ -210,6 +210,12 @@ impl<M: CopyMemory> ProcessorVitals<M> {
     pub fn beat(&mut self) {
         self.beats = self.beats.wrapping_add(1);
         self.beat.set(self.beats);
+    }
+
+    /// Rounds so far.
+    #[inline]
+    pub fn beats(&self) -> u32 {
+        self.beats
     }
 
     /// Says how many failures there were, by a count that runs freely, and what the last one was.

@@ -12,6 +12,7 @@ mod plan;
 mod recording;
 mod report;
 mod run;
+mod status;
 mod stress;
 
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ enum Command {
     Plan(plan::Args),
     Report(report::Args),
     Run(run::Args),
+    Status(status::Args),
     Stress(stress::Args),
 }
 
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Stress(args) => stress::run(&args),
     };
     result.unwrap_or_else(|error| {

@@ -23,6 +23,8 @@ use sluice_host::capture::{
     HostPhase, LossCause, LossNote, Manifest, PayloadHeader, Pool, PoolTotals, Reader, RunFolder, RunId,
     Summary, TransitNote, WaitNote, Writer,
 };
+use sluice_host::device::Device;
+use sluice_host::device::status::DeviceStatus;
 use sluice_host::dfx::{self, Account, Accounts, BufferMeta, Change, LanePhase, PayloadMeta, Sink};
 use sluice_host::export::clock::DeviceTime;
 use sluice_host::export::perfetto::{self, Exported};
@@ -39,6 +41,15 @@ use crate::output;
 const TRANSITS: usize = 512;
 /// Readings of both clocks of which the best is kept.
 const CLOCK_READINGS: u32 = 32;
+
+/// Notes what the device says of itself at the end, and if it has stopped on its own.
+pub(crate) fn note_device<D: Device>(device: &D, report: &mut Report) {
+    match DeviceStatus::read(device.memory(), device.map().boot) {
+        Ok(status) => report.status = Some(status),
+        Err(error) => report.unverified.push(format!("device: {error}")),
+    }
+    report.wrong.extend(device.fate().map(|fate| format!("the device stopped: {fate}")));
+}
 
 /// A capture being written.
 pub(crate) struct Capture {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use sluice_core::exec::CoreIndex;
 use sluice_core::fmap::Direction;
 use sluice_core::layout::SubsystemId;
@@ -34,7 +34,7 @@ use sluice_host::verify::{Content, ExpectedRecords, Extent, Origins, Tensor};
 use crate::inspect::{refusal, with_status};
 use crate::interrupt::Interrupt;
 use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line, conflict};
-use crate::recording::{Capture, blank_report, recorded};
+use crate::recording::{Capture, blank_report, note_device, recorded};
 
 /// How long a model may stay in use after its last execution.
 const UNLOAD_LIMIT: Duration = Duration::from_secs(5);
@@ -238,9 +238,15 @@ fn execute<D: Device>(
             }
         }
     }
+    note_device(&*device, &mut report);
     drop(held);
-    unit.unload(handle, UNLOAD_LIMIT).context("cannot unload the model")?;
-    unit.close(UNLOAD_LIMIT).context("cannot close the unit")?;
+    // Of a device that has gone: what was recorded is there all the same.
+    if let Err(error) = unit.unload(handle, UNLOAD_LIMIT) {
+        report.wrong.push(format!("cannot unload the model: {error}"));
+    }
+    if let Err(error) = unit.close(UNLOAD_LIMIT) {
+        report.wrong.push(format!("cannot close the unit: {error}"));
+    }
     capture.finish(&*device, report, pools, &args.recording, interrupt)
 }
 

@@ -15,6 +15,9 @@ use super::{QemuConfig, QemuError};
 /// Bytes of memory that only the board reaches.
 const PRIVATE: &str = "32M";
 
+/// The oldest QEMU whose boards are known to work.
+pub(super) const OLDEST: &str = "7.0";
+
 /// What QEMU said is kept up to here.
 const MOST_WORDS: u64 = 4096;
 
@@ -33,6 +36,7 @@ impl Board {
         fs::metadata(kernel).map_err(|error| {
             failed(io::Error::new(error.kind(), format!("{}: {error}", kernel.display())))
         })?;
+        check_version(config, failed)?;
         // By this process's own descriptor: the file has no name.
         let shared = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
         let mut command = Command::new(&config.qemu);
@@ -97,6 +101,27 @@ impl Drop for Board {
     }
 }
 
+/// Makes sure that QEMU is one, and not too old.
+fn check_version(config: &QemuConfig, failed: impl Fn(io::Error) -> QemuError) -> Result<(), QemuError> {
+    let output = Command::new(&config.qemu).arg("--version").stdin(Stdio::null()).output().map_err(failed)?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let said = said.lines().next().unwrap_or_default();
+    let qemu = config.qemu.clone();
+    match said.strip_prefix("QEMU emulator version ").and_then(|found| Some((found, version(found)?))) {
+        None => Err(QemuError::NotQemu { qemu, said: said.chars().take(200).collect() }),
+        Some((found, number)) if Some(number) < version(OLDEST) => {
+            Err(QemuError::TooOld { qemu, found: found.into() })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The first two numbers of a version.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 /// A folder that goes with the device.
 struct Folder(PathBuf);
 
@@ -121,5 +146,18 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_its_first_two_numbers() {
+        assert_eq!(version("7.2.22 (Debian 1:7.2+dfsg-7)"), Some((7, 2)));
+        assert_eq!(version("10.0"), Some((10, 0)));
+        assert!(version("10.0") > version(OLDEST) && version("6.9.9") < version(OLDEST));
+        assert_eq!((version("seven"), version("7")), (None, None));
     }
 }

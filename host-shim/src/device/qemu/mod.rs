@@ -11,13 +11,15 @@
 //! ([`reload`](QemuDevice::reload)) in the same board.
 //!
 //! The board runs from [`start`](QemuDevice::start) until the device is dropped, or until QEMU dies by itself: then nothing
-//! that waits for the device is woken any more, every wait ends at its own bound, and [`QemuDevice::fate`] says what happened.
+//! that waits for the device is woken any more, every wait ends at its own bound, and [`Device::fate`] says what happened.
 
 mod board;
 mod clock;
 mod line;
 mod load;
+pub mod shared;
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +27,8 @@ use std::time::Duration;
 
 use sluice_core::exec::image::BadImage;
 use sluice_core::exec::link::{HostLink, LINK_BYTES, LinkPlace, Ringer};
-use sluice_core::exec::{BOOT_BYTES, BootError, BootShape, DeviceMap, DeviceRange};
+use sluice_core::exec::vitals::{ProcessorState, StatusReader, TEXT_BYTES};
+use sluice_core::exec::{BOOT_BYTES, BootError, BootShape, DeviceMap, DeviceRange, status_block};
 use sluice_core::layout::ArchId;
 use sluice_core::mem::{Clock, DevAddr, Fault};
 use sluice_core::mmio::{RegisterMap, TpbId};
@@ -116,6 +119,22 @@ pub enum QemuError {
         /// Lanes asked for.
         lanes: u32,
     },
+    /// Too old to run the board.
+    #[error("{} is QEMU {found}, need {} or newer", .qemu.display(), board::OLDEST)]
+    TooOld {
+        /// What was to be started.
+        qemu: PathBuf,
+        /// Its version.
+        found: String,
+    },
+    /// Says of itself something else than a version of QEMU.
+    #[error("{} does not say which QEMU it is, but: {said}", .qemu.display())]
+    NotQemu {
+        /// What was to be started.
+        qemu: PathBuf,
+        /// What it says.
+        said: String,
+    },
     /// QEMU cannot be started.
     #[error("cannot start {}", .qemu.display())]
     Spawn {
@@ -188,6 +207,8 @@ pub struct QemuDevice {
     line: Line,
     board: Board,
     plan: Plan,
+    /// Open for whoever looks at it from another process.
+    _file: File,
 }
 
 /// How the memory is laid out, for every image anew.
@@ -256,6 +277,7 @@ impl QemuDevice {
             line,
             board,
             plan,
+            _file: file,
         };
         if plan.has_stub {
             device.load(&config.image, 0)?;
@@ -326,20 +348,23 @@ impl QemuDevice {
         }
     }
 
-    fn fault(&self) -> Result<Option<String>, Fault> {
-        let mut room = HostLink::<MappedMemory>::fault_room();
-        Ok(self.link.fault(&mut room)?.map(|text| String::from_utf8_lossy(text).into_owned()))
-    }
-
     /// Processors that run firmware.
     pub fn processors(&self) -> u32 {
         self.plan.place.processors
     }
 
-    /// What became of the board, if it does not run any more: why a processor has stopped, or how QEMU ended.
-    pub fn fate(&self) -> Option<String> {
-        let fault = self.fault().ok().flatten();
-        fault.or_else(|| self.board.ended())
+    fn fault(&self) -> Result<Option<String>, Fault> {
+        let reader = StatusReader::new(self.memory.clone(), status_block(self.map.boot));
+        let mut text = [0; TEXT_BYTES];
+        let mut faults = Vec::new();
+        for number in 0..self.processors() {
+            let processor = reader.processor(number, &mut text)?;
+            if processor.state == ProcessorState::FAULTED {
+                let text = String::from_utf8_lossy(&text[..processor.text_bytes]);
+                faults.push(format!("processor {number}: {text}"));
+            }
+        }
+        Ok(Some(faults.join("; ")).filter(|_| !faults.is_empty()))
     }
 }
 
@@ -392,6 +417,11 @@ impl Device for QemuDevice {
 
     fn wake_lanes(&self) {
         self.ring();
+    }
+
+    fn fate(&self) -> Option<String> {
+        let fault = self.fault().ok().flatten();
+        fault.or_else(|| self.board.ended())
     }
 
     fn progress(&self) -> u32 {

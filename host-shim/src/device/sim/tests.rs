@@ -19,6 +19,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::*;
 use crate::device::heap::Heap;
 use crate::device::process::in_fork;
+use crate::device::status::DeviceStatus;
 use crate::dfx::{BufferMeta, Change, DfxConfig, Freeze, Session, SessionError, Sink, SubsystemConfig};
 
 /// Long enough for anything that ends at all.
@@ -340,6 +341,17 @@ fn dropping_a_device_releases_a_lane_at_a_shut_gate() {
     let parked = extension.lane(SubsystemId::Swimlane, Lane(0)).unwrap() + offset_of!(LaneStatus, state);
     let parked = device.memory().word(extension_at.offset(parked as u64)).unwrap();
     wait_until(&device, "a parked lane", || parked.load_acquire() == LaneActivity::FREE_GATE.0);
+    let status = || DeviceStatus::read(device.memory(), device.map().boot).unwrap();
+    wait_until(&device, "a status that says so", || status().lanes[0].parked.is_some());
+    let status = status();
+    assert_eq!(
+        (&*status.phase, status.lanes.len(), status.processors.len()),
+        ("executing", 2, device.processors())
+    );
+    let lane = &status.lanes[0];
+    let at = lane.parked.as_ref().map(|parked| (&*parked.gate, parked.subsystem.as_deref()));
+    assert_eq!((&*lane.state, lane.stalls, at), ("parked", 1, Some(("fq", Some("swimlane")))));
+    assert!(status.lanes[1].parked.is_none() && status.faults().next().is_none());
     drop(device);
 }
 

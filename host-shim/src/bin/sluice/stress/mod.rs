@@ -30,7 +30,7 @@ use zerocopy::IntoBytes;
 use self::check::{Checked, Checks};
 use crate::interrupt::Interrupt;
 use crate::options::{DeviceName, Recording, Transport, buffers_of, command_line, conflict};
-use crate::recording::{Capture, blank_report, recorded};
+use crate::recording::{Capture, blank_report, note_device, recorded};
 
 /// Longest sleep between two looks at the lanes and at the time.
 const LOOK: Duration = Duration::from_millis(5);
@@ -283,10 +283,12 @@ fn load<D: Device>(args: &Args, device: &Arc<D>, interrupt: &Interrupt) -> anyho
         checks.note(&pools, &mut report);
     }
     report.interrupted = interrupt.has_come();
+    note_device(&**device, &mut report);
     capture.finish(&**device, report, pools, &args.recording, interrupt)
 }
 
-/// Waits until every lane has made its share, and keeps the appointed pauses. A signal ends the workload.
+/// Waits until every lane has made its share, and keeps the appointed pauses. A signal ends the workload, and so does the end of
+/// the device.
 fn await_lanes<D: Device>(
     args: &Args,
     device: &D,
@@ -325,6 +327,10 @@ fn await_lanes<D: Device>(
             if left > 0 {
                 eprintln!("sluice: {} not made: all records were before", Many(left, "pause", "pauses"));
             }
+            return Ok(());
+        }
+        if device.fate().is_some() {
+            session.resume();
             return Ok(());
         }
         device.wait_progress(seen, LOOK);
