@@ -1,7 +1,7 @@
 //! The firmware's own image on an emulated board, against the live host. `SLUICE_VIRT_IMAGE` names the image.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -162,40 +162,61 @@ fn an_emulator_that_is_none_or_too_old_is_refused_by_its_version() {
     assert!(matches!(error, QemuError::NotQemu { .. }), "{error}");
 }
 
+/// A command that drives a board, and is looked at from here.
+struct Driven(Child);
+
+impl Driven {
+    fn start(command: &str, name: &str, arguments: &str) -> Self {
+        let mut command = sluice_command(command, name, arguments);
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts"))
+    }
+
+    /// What its board says of itself, if there is one.
+    fn status(&self) -> Option<Value> {
+        let output = Command::new(SLUICE).args(["status", "--json", &self.0.id().to_string()]).output();
+        let boards: Value = serde_json::from_slice(&output.expect("the command starts").stdout).ok()?;
+        Some(boards[0]["status"].clone())
+    }
+
+    /// The board's own process, its only child.
+    fn board(&self) -> String {
+        let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.0.id()));
+        let children = children.expect("a running process");
+        children.split_whitespace().next().expect("a board").into()
+    }
+
+    /// Ends the board, and waits for the report of that.
+    fn end_board(mut self) -> Value {
+        assert!(Command::new("kill").args(["-9", &self.board()]).status().expect("kill").success());
+        wait_for("end of the command", || self.0.try_wait().expect("a child"));
+        let output = self.0.wait_with_output().expect("a child");
+        assert!(!output.status.success());
+        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        let wrong = report["wrong"].to_string();
+        assert!(wrong.contains("the device stopped: signal: 9 (SIGKILL)"), "{wrong}");
+        report
+    }
+}
+
 #[test]
 fn another_process_sees_what_a_board_does_and_what_became_of_it() {
     let arguments =
         "--lanes 2 --buffers 1 --dfx swimlane --records 1000000000000 --rate 200000 --deadline 2000";
-    let mut stress = sluice_command("stress", "killed", arguments);
-    let mut run = stress.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
-    let status = || {
-        let output = Command::new(SLUICE).args(["status", "--json", &run.id().to_string()]).output();
-        serde_json::from_slice::<Value>(&output.expect("the command starts").stdout).ok()
-    };
+    let run = Driven::start("stress", "killed", arguments);
     // Lanes that make records have waited for a host with one buffer of each kind before long.
     let status = wait_for("waits of both lanes", || {
-        let status = status()?[0]["status"].clone();
+        let status = run.status()?;
         let lanes = status["lanes"].as_array()?;
         lanes.iter().all(|lane| lane["stalls"].as_u64() > Some(0)).then_some(status)
     });
     assert_eq!((&status["phase"], &status["frequency_hz"]), (&"ready".into(), &62_500_000.into()));
     assert_eq!(status["processors"].as_array().map(Vec::len), Some(3));
-    // The board's own process is the only child.
-    let children = format!("/proc/{0}/task/{0}/children", run.id());
-    let children = std::fs::read_to_string(children).expect("a running process");
-    let qemu = children.split_whitespace().next().expect("a board");
-    let seen = Command::new(SLUICE).args(["status", qemu]).output().expect("the command starts");
+    let seen = Command::new(SLUICE).args(["status", &run.board()]).output().expect("the command starts");
     let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
     assert!(seen.contains("lane 1 ") && seen.contains("of stack used"), "{seen}");
 
-    assert!(Command::new("kill").args(["-9", qemu]).status().expect("kill").success());
-    wait_for("end of the command", || run.try_wait().expect("a child"));
-    let output = run.wait_with_output().expect("a child");
-    assert!(!output.status.success());
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report = run.end_board();
     assert_eq!(report["lossless"], false);
-    let wrong = report["wrong"].to_string();
-    assert!(wrong.contains("the device stopped: signal: 9 (SIGKILL)"), "{wrong}");
     assert_eq!(report["status"]["lanes"].as_array().map(Vec::len), Some(2), "its last words are kept");
     // What was drained is there, and the capture can be read.
     let collected = report["dfx"]["swimlane"]["collected"].as_u64();
@@ -207,4 +228,13 @@ fn another_process_sees_what_a_board_does_and_what_became_of_it() {
         segments += 1;
     }
     assert!(segments > 0 && reader.damage_count() == 0, "{:?}", reader.damages());
+}
+
+#[test]
+fn executions_do_not_wait_for_a_board_that_has_gone() {
+    let run = Driven::start("run", "gone", "--executions 1000000 --dfx scope_stats");
+    wait_for("execution", || run.status()?["phase"].as_str().filter(|phase| *phase == "executing").map(drop));
+    let report = run.end_board();
+    assert!(report["wrong"].to_string().contains("not done, the device stopped: "), "{report}");
+    assert_eq!(report["kbl"]["timeouts"], 0);
 }

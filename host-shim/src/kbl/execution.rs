@@ -75,6 +75,14 @@ pub enum WaitError {
     /// next.
     #[error("{0}")]
     Timeout(Box<Timeout>),
+    /// The device does not run any more.
+    #[error("execution {ticket} not done, the device stopped: {fate}")]
+    Stopped {
+        /// The execution.
+        ticket: Ticket,
+        /// What became of the device.
+        fate: String,
+    },
     /// The device can't be followed.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -87,6 +95,7 @@ impl WaitError {
             Self::Execution(outcome) => outcome.status(),
             Self::Timeout(timeout) if timeout.overflow => NrtStatus::EXEC_SW_NQ_OVERFLOW,
             Self::Timeout(_) => NrtStatus::TIMEOUT,
+            Self::Stopped { .. } => NrtStatus::FAILURE,
             Self::Device(error) => error.status(),
         }
     }
@@ -210,7 +219,7 @@ impl<D: Device> Running<D> {
     /// longer than that for these.
     ///
     /// # Errors
-    /// A status other than success, the timeout, or a device that can't be followed. To go on after that, use
+    /// A status other than success, the timeout, or a device that has stopped or can't be followed. To go on after that, use
     /// [`wait_for`](Self::wait_for).
     pub fn wait(self) -> Result<Outcome, WaitError> {
         self.unit.check_process().map_err(DeviceError::from)?;
@@ -293,7 +302,11 @@ impl<D: Device> Running<D> {
             if left.is_zero() {
                 return Err(WaitError::Timeout(Box::new(self.timed_out(pending))));
             }
-            device.wait_progress(seen, left.min(LONGEST_SLEEP));
+            if device.wait_progress(seen, left.min(LONGEST_SLEEP)) == seen
+                && let Some(fate) = device.fate()
+            {
+                return Err(WaitError::Stopped { ticket: self.ticket, fate });
+            }
         }
     }
 

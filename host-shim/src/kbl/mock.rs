@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use sluice_core::dma::{AddrWord, CopySpec, Pair, Position, QueueRegisters, RxDesc, TxDesc};
@@ -40,6 +40,8 @@ pub(super) struct MockDevice {
     until_panic: AtomicU32,
     /// Looks at the clock, and at the progress, before the one that panics, once.
     until_look_panic: [AtomicU32; 2],
+    /// What became of it, once it runs no more.
+    fate: OnceLock<String>,
 }
 
 /// Where a device may panic that is only looked at.
@@ -76,6 +78,7 @@ impl MockDevice {
             until_failure: AtomicU32::new(u32::MAX),
             until_panic: AtomicU32::new(u32::MAX),
             until_look_panic: [u32::MAX; 2].map(AtomicU32::new),
+            fate: OnceLock::new(),
         })
     }
 
@@ -116,6 +119,11 @@ impl MockDevice {
     fn look(&self, at: Look) {
         let left = self.until_look_panic[at as usize].fetch_sub(1, Ordering::Relaxed);
         assert_ne!(left, 0, "told to panic");
+    }
+
+    /// The device runs no more.
+    pub(super) fn stop(&self, fate: &str) {
+        let _ = self.fate.set(fate.into());
     }
 
     /// Whether no control word can be reached.
@@ -185,6 +193,10 @@ impl Device for MockDevice {
     fn ring_doorbell(&self, _tpb: TpbId) {}
 
     fn wake_lanes(&self) {}
+
+    fn fate(&self) -> Option<String> {
+        self.fate.get().cloned()
+    }
 
     fn progress(&self) -> u32 {
         self.look(Look::Progress);

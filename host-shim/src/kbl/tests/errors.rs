@@ -320,6 +320,20 @@ fn wait_ticket() {
 }
 
 #[test]
+fn wait_device_that_has_stopped() {
+    let bench = Bench::new(&model("pointers"));
+    let (built, tpb) = (bench.built(), bench.device.tpb(0));
+    let [first, second] = [(); 2].map(|()| bench.unit.stage(&built).unwrap().kickoff().unwrap());
+    tpb.run(0);
+    bench.device.stop("out of luck");
+    // What it had done by then counts.
+    first.wait().unwrap();
+    let error = second.wait().unwrap_err();
+    let text = "execution 1 not done, the device stopped: out of luck";
+    check(&error, error.status(), text, NrtStatus::FAILURE);
+}
+
+#[test]
 fn wait_device() {
     let bench = Bench::new(&model("pointers"));
     let (built, tpb) = (bench.built(), bench.device.tpb(0));
